@@ -1,0 +1,454 @@
+"""CAR, the confusion-aware spectral regulariser, and a loss that adds it to any other."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .batch import BatchConfusion
+from .counts import CountsLike, as_counts
+from .distributed import Sync, check_sync, exchange_mass, find_group
+from .functional import class_weights
+from .history import LIVE_FROM, History, add_columns
+from .spectral import Triplet, chain, exact, squared, track
+from .surrogate import Surrogate
+from .targets import MIXED_MODES, MixedTarget, Target, check_target, check_target_values, entries
+
+SQUARE_UP_TO = 160  # classes; up to here squaring the matrix is faster than searching it
+SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
+
+
+class CAR(nn.Module):
+    r"""Confusion-aware spectral regulariser: the spectral norm of a running, class-weighted confusion matrix.
+
+    .. math:: R_t = \lVert \hat C_t \Lambda \rVert_2, \qquad
+              \hat C_t = \beta\,\hat C_{t-1} + (1-\beta)\,\tilde C_t, \qquad
+              \lambda_j = (n_j / N + r_0)^{-1/2}
+
+    where :math:`\tilde C_t` is :func:`spectail.functional.soft_confusion` of the batch. Gradients flow through
+    :math:`\tilde C_t` only. Add ``alpha * car(logits, target)`` to the loss, or use :class:`CARLoss`.
+
+    Args:
+        class_counts: training images per class: a list, a tensor or :class:`~spectail.ClassCounts`.
+        beta: share of the history that survives a step, in [0, 1); 0 is the ablation without averaging.
+        r0: smoothing of the class weights, above 0.
+        gamma: margin inside the gate, in logit units.
+        competitors: ``"all"`` (the paper's formula) or ``"non-target"`` (its text); see ``soft_confusion``.
+        ema: ``"batch"`` averages the batch's whole matrix, in which absent classes are 0 (the paper).
+            ``"class"`` averages each column over the batches that contain its class and leaves the others alone.
+        ema_start: ``"zero"``, or ``"first"``: the first estimate of a column seeds it, without gradient.
+        gate_grad: False stops the gradient through the gate.
+        weighting: ``"frequency"``, or None for the ablation with all weights 1.
+        normalize_weights: divide the weights by their mean.
+        prior_shift: adds this times log(n_j / N) to the logits first; 1 goes with Balanced Softmax.
+        surrogate: ``"full"`` or an ablation, see ``soft_confusion``.
+        mixed: how a :class:`~spectail.MixedTarget` counts, see ``soft_confusion``.
+        solver: ``"auto"``, ``"iterative"`` or ``"svd"``. Auto takes the SVD up to 40 classes on a CPU.
+        sync: ``"auto"`` uses the global batch whenever torch.distributed runs; False works alone; a process group
+            names the ranks that share a batch.
+        on_empty: ``"ignore"`` accepts classes with 0 images.
+        validate: label range and finite logits are checked on every call on a CPU and, with ``"first"``, on the first
+            call elsewhere; True checks always, False never.
+        ignore_index: samples with this label are left out.
+
+    Shape:
+        logits (N, K); target (N,) class indices, (N, K) soft labels, or MixedTarget of N; result ().
+
+    State and distributed:
+        The history is in ``state_dict``, so a resumed run continues bit for bit; ``eval()`` and ``no_grad()`` never
+        change it. It is kept in float32 at least, in float64 for float64 logits. With several ranks each computes the
+        confusion of the global batch and holds the same history: the ranks exchange label mass per class and the
+        columns of the classes present. Gradients are scaled so that averaging them over ranks, as DDP does, gives
+        the gradient of one process with the whole batch; the value needs no averaging. The history moves once per
+        forward in training mode.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> car = CAR([500, 50, 5])
+        >>> logits = torch.randn(8, 3, requires_grad=True)
+        >>> loss = F.cross_entropy(logits, torch.arange(8) % 3) + 0.5 * car(logits, torch.arange(8) % 3)
+        >>> loss.backward()
+        >>> car.confusion.shape, car.last.spectral_norm > 0
+        (torch.Size([3, 3]), tensor(True))
+
+    Reference: Confusion-Aware Spectral Regularizer, CVPR 2026.
+    """
+
+    weights: Tensor
+    log_prior: Tensor
+
+    def __init__(
+        self,
+        class_counts: CountsLike,
+        *,
+        beta: float = 0.5,
+        r0: float = 0.2,
+        gamma: float = 0.0,
+        competitors: str = "all",
+        ema: str = "batch",
+        ema_start: str = "zero",
+        gate_grad: bool = True,
+        weighting: str | None = "frequency",
+        normalize_weights: bool = False,
+        prior_shift: float = 0.0,
+        surrogate: str = "full",
+        mixed: str = "masked",
+        solver: str = "auto",
+        sync: Sync = "auto",
+        on_empty: str = "error",
+        validate: bool | str = "first",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__()
+        counts = as_counts(class_counts, on_empty)
+        if not 0 <= beta < 1:
+            raise ValueError(f"beta must lie in [0, 1): 0 keeps no history, 1 would never learn; got {beta}.")
+        if not -float("inf") < prior_shift < float("inf"):
+            raise ValueError(f"prior_shift must be a finite number; got {prior_shift}.")
+        _choice("ema", ema, ("batch", "class"))
+        _choice("ema_start", ema_start, ("zero", "first"))
+        _choice("weighting", weighting, ("frequency", None))
+        _choice("mixed", mixed, MIXED_MODES)
+        _choice("solver", solver, ("auto", "iterative", "svd"))
+        _choice("validate", validate, ("first", True, False))
+        self.kind = Surrogate(float(gamma), competitors, bool(gate_grad), surrogate)
+        self.num_classes = counts.num_classes
+        self.beta, self.ema, self.ema_start = float(beta), ema, ema_start
+        self.prior_shift, self.mixed, self.solver = float(prior_shift), mixed, solver
+        self.sync, self.validate, self.ignore_index = check_sync(sync), validate, ignore_index
+        weights = class_weights(counts, r0, normalize_weights, on_empty)
+        self.register_buffer("weights", weights if weighting else torch.ones_like(weights), persistent=False)
+        prior = (counts.counts.clamp_min(1).double() / counts.total).log()  # an ignored class counts as one image
+        self.register_buffer("log_prior", prior.to(weights.dtype), persistent=False)
+        self.history = History(self.num_classes, live=ema == "batch" and self.num_classes > LIVE_FROM)
+        self.last: Triplet | None = None
+        self.share = 1.0
+        self._checked = False
+
+    @classmethod
+    def reference(cls, class_counts: CountsLike, **options: Any) -> CAR:
+        """The settings of the authors' released script; ``options`` override them."""
+        return cls(class_counts, **{**REFERENCE, **options})
+
+    @classmethod
+    def classwise(cls, class_counts: CountsLike, **options: Any) -> CAR:
+        """Class-wise averaging with a margin: the estimator that works when classes outnumber the batch."""
+        return cls(class_counts, **{**CLASSWISE, **options})
+
+    @property
+    def confusion(self) -> Tensor:
+        """The running confusion matrix, (K, K), rows predicted and columns true; detached, built on request."""
+        return (self.history.dense() / self.weights[:, None].to(self.history.rows.dtype)).T
+
+    def reset(self) -> None:
+        """Forget the history."""
+        self.history.reset(self.history.rows.dtype, self.history.rows.device)
+        self.last = None
+
+    def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
+        """The regulariser. ``sync=False`` is for a call that not every rank makes."""
+        scores = self._scores(logits)
+        alone = torch.compiler.is_compiling()
+        group = None if alone else find_group(self.sync if sync is None else sync)
+        commit = self.training and torch.is_grad_enabled()
+        with torch.no_grad(), _full_precision(scores.device):
+            batch = self._read(scores.detach(), target, group)
+            if not alone and scores.device.type == "cpu":
+                if not float(batch.mass.sum()) > 0:  # every sample ignored, or none clean
+                    return scores.sum() * 0
+                triplet, rate = self._adaptive(batch, group, commit)
+            else:
+                triplet, rate = self._static(batch, group, commit)
+            self.last = triplet
+            if not scores.requires_grad:
+                return triplet.spectral_norm
+            world = 1 if group is None else dist.get_world_size(group)
+            right = triplet.right * self._weights(scores.dtype) * (rate * world)
+            gradient = batch.gradient(triplet.left, right)
+        again = None if alone else lambda values: batch.objective(values, triplet.left, right)
+        attach = cast(Callable[..., Tensor], _Attach.apply)
+        return attach(scores, triplet.spectral_norm, gradient, again)
+
+    def _scores(self, logits: Tensor) -> Tensor:
+        """The logits CAR looks at: float32 at least, shifted by the prior, on the device of the state."""
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
+            found = f"{tuple(logits.shape)} {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+            raise TypeError(f"logits must be a floating-point tensor of shape (N, {self.num_classes}); got {found}.")
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(
+                f"logits have {logits.shape[1]} classes and class_counts {self.num_classes}: "
+                "they must describe the same classes."
+            )
+        if logits.device != self.weights.device:
+            self.to(logits.device)
+        kept = self.history.rows.dtype
+        if logits.dtype == torch.float64 and kept != torch.float64:
+            self.history.convert(torch.float64)
+        scores = logits.to(torch.promote_types(torch.promote_types(logits.dtype, torch.float32), kept))
+        return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
+
+    def _read(self, scores: Tensor, target: Target, group: dist.ProcessGroup | None) -> BatchConfusion:
+        """Check the batch and count its label mass; nothing has changed yet when this raises."""
+        problem: Exception | None = None
+        mass = scores.new_zeros(self.num_classes)
+        samples = mass.sum()
+        try:
+            self._check(scores, target, alone=group is None)
+            items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index)
+            mass.index_add_(0, items.label, items.mass)
+            if group is not None:
+                samples = _count(target, self.ignore_index)
+        except (TypeError, ValueError) as error:
+            problem = error
+        if group is not None:
+            mass, self.share = exchange_mass(mass, samples, problem, group)
+        elif problem is not None:
+            raise problem
+        return BatchConfusion(scores, items, mass, self.kind)
+
+    def _check(self, scores: Tensor, target: Target, alone: bool) -> None:
+        check_target(target, scores.shape[0], self.num_classes)
+        if scores.shape[0] == 0:
+            if alone:
+                raise ValueError("the batch is empty: CAR needs at least one sample.")
+            return
+        if torch.compiler.is_compiling() or self.validate is False:
+            return
+        if self.validate == "first" and self._checked and scores.device.type != "cpu":
+            return
+        check_target_values(target, self.num_classes, self.ignore_index)
+        low, high = torch.aminmax(scores)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            bad = int((~torch.isfinite(scores)).sum())
+            kind = "NaN" if math.isnan(low) or math.isnan(high) else "infinite"
+            raise ValueError(
+                f"logits contain {kind} values ({bad} of {scores.numel()} are not finite); the confusion history was "
+                "left as it was. Lower the learning rate, or check the input and mixed precision."
+            )
+        self._checked = True
+
+    def _weights(self, dtype: torch.dtype) -> Tensor:
+        return self.weights.to(dtype)
+
+    def _rates(self, history: History) -> tuple[Tensor | float, Tensor | float]:
+        """How much of the batch enters the history, and how much of that carries gradient; per class or for all."""
+        if self.ema_start == "zero":
+            return 1 - self.beta, 1 - self.beta
+        known = history.seen if self.ema == "class" else history.steps > 0
+        rate = torch.where(known, 1 - self.beta, 1.0).to(history.rows.dtype)
+        return rate, rate * known
+
+    def _adaptive(
+        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool
+    ) -> tuple[Triplet, Tensor | float]:
+        """On a CPU: a lazy factor, only live classes stored, and as many iterations as this step needs."""
+        history = self.history if commit else self.history.clone()
+        rate, gradient_rate = self._rates(history)
+        if self.ema == "batch":
+            history.decay(self.beta)
+        label, columns, share, pull = batch.columns(group)
+        weight, fading = self._entry_weights(label, share, pull, rate)
+        at = history.places(label)
+        factor = float(history.factor)
+        history.add(columns, at, weight / factor if factor != 1 else weight, fading)
+        if self.solver == "svd" or (self.solver == "auto" and self.num_classes <= SVD_UP_TO):
+            found = exact(history.matrix)
+        elif self.num_classes <= SQUARE_UP_TO:
+            found = squared(history.matrix, at, history.basis[0])
+            history.basis[0] = found.left
+        else:
+            found, history.space = track(history.matrix, at, space=history.space)
+        right = found.right
+        if history.live:
+            right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
+        if commit:
+            history.note(label if self.ema_start == "first" else None)
+            history.tidy(found.spectral_norm)
+        return found._replace(spectral_norm=found.spectral_norm * factor, right=right), gradient_rate
+
+    def _static(
+        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool
+    ) -> tuple[Triplet, Tensor | float]:
+        """On accelerators and under torch.compile: shapes and iterations never depend on values."""
+        history = self.history
+        if history.live:
+            history.densify()
+        rate, gradient_rate = self._rates(history)
+        rows = history.rows if commit else history.rows.clone()
+        filled = batch.mass.sum() > 0  # a batch without a usable label must not decay the history
+        if self.ema == "batch":
+            rows.mul_((history.factor * torch.where(filled, self.beta, 1.0)).to(rows.dtype))
+        label, columns, share, pull = batch.columns(group)
+        weight, fading = self._entry_weights(label, share, pull, rate)
+        add_columns(rows, columns, label, weight, fading)
+        if self.solver == "svd":
+            found = exact(rows)
+        else:
+            recent = rows[label].sum(0)
+            found, space = chain(rows, history.basis[0] + recent / recent.norm().clamp_min(1e-30))
+        if commit:
+            history.factor.fill_(1)
+            history.note(label if self.ema_start == "first" else None, filled)
+            if self.solver != "svd":
+                history.basis.copy_(space.basis)
+                history.images.copy_(space.images)
+        return found._replace(spectral_norm=found.spectral_norm * filled), gradient_rate * filled
+
+    def _entry_weights(
+        self, label: Tensor, share: Tensor, pull: Tensor, rate: Tensor | float
+    ) -> tuple[Tensor, Tensor | None]:
+        entry_rate = rate[label] if isinstance(rate, Tensor) and rate.ndim else rate
+        weight = share * self._weights(share.dtype)[label] * entry_rate
+        return weight, pull * entry_rate if self.ema == "class" else None
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_classes} classes, ema={self.ema!r}, beta={self.beta}, gamma={self.kind.gamma}, "
+            f"competitors={self.kind.competitors!r}, solver={self.solver!r}"
+        )
+
+
+class CARLoss(nn.Module):
+    """Any classification loss plus ``alpha`` times CAR.
+
+    Args:
+        class_counts: training images per class.
+        alpha: weight of the regulariser, 0 or more.
+        base: a loss ``(logits, target) -> scalar`` that averages over samples; None is cross entropy, for hard, soft
+            and mixed labels.
+        start_step: training steps before the regulariser has any weight; its history fills meanwhile.
+        warmup_steps: steps over which the weight then rises linearly to alpha.
+        **options: everything :class:`CAR` takes.
+
+    After each call ``criterion.parts`` holds the detached ``base``, ``car`` and ``alpha`` of that call.
+
+    State and distributed:
+        The history and the step count are in ``state_dict``. With several ranks and batches of unequal size the base
+        loss is scaled by this rank's share of the samples, so that averaged gradients equal those of one process.
+        Under gradient accumulation divide the returned loss by the number of micro-batches, as for any mean loss:
+        the history moves at every micro-batch, and the gradient is the mean of theirs.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> criterion = CARLoss([500, 50, 5], alpha=0.5)
+        >>> loss = criterion(torch.randn(8, 3), torch.arange(8) % 3)
+        >>> sorted(criterion.parts)
+        ['alpha', 'base', 'car']
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        class_counts: CountsLike,
+        alpha: float = 0.5,
+        base: Callable[[Tensor, Any], Tensor] | None = None,
+        *,
+        start_step: int = 0,
+        warmup_steps: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if not 0 <= alpha < float("inf"):
+            raise ValueError(f"alpha must be 0 or more; got {alpha}.")
+        if start_step < 0 or warmup_steps < 0:
+            raise ValueError(f"start_step and warmup_steps must be 0 or more; got {start_step} and {warmup_steps}.")
+        if base is not None and not callable(base):
+            raise TypeError(f"base must be callable as base(logits, target); got {type(base).__name__}.")
+        self.car = CAR(class_counts, **options)
+        self.alpha, self.base = float(alpha), base
+        self.start_step, self.warmup_steps = start_step, warmup_steps
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.parts: dict[str, Tensor] = {}
+
+    @classmethod
+    def reference(cls, class_counts: CountsLike, **options: Any) -> CARLoss:
+        """The settings of the authors' released script, alpha 0.3."""
+        return cls(class_counts, **{"alpha": 0.3, **REFERENCE, **options})
+
+    @classmethod
+    def classwise(cls, class_counts: CountsLike, **options: Any) -> CARLoss:
+        """Class-wise averaging with a margin, alpha 10: its gradient carries the factor 1 - beta = 0.1."""
+        return cls(class_counts, **{"alpha": 10.0, **CLASSWISE, **options})
+
+    def forward(self, logits: Tensor, target: Target) -> Tensor:
+        penalty = self.car(logits, target)
+        base = cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
+        if self.car.share != 1.0:
+            base = base * self.car.share if logits.shape[0] else logits.sum() * 0
+        alpha = self._alpha(penalty)
+        if self.training and torch.is_grad_enabled():
+            self.step.add_(1)
+        self.parts = {"base": base.detach(), "car": penalty.detach(), "alpha": torch.as_tensor(alpha)}
+        return base + alpha * penalty
+
+    def _alpha(self, like: Tensor) -> Tensor | float:
+        if not self.start_step and not self.warmup_steps:
+            return self.alpha
+        if self.step.device != like.device:
+            self.step = self.step.to(like.device)
+        progress = (self.step - self.start_step + 1) / max(self.warmup_steps, 1)
+        return self.alpha * progress.clamp(0, 1).to(like.dtype)
+
+
+REFERENCE = {"beta": 0.9, "normalize_weights": True, "gate_grad": False, "ema_start": "first"}
+CLASSWISE = {"beta": 0.9, "ema": "class", "competitors": "non-target", "gamma": 2.0}
+
+
+def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> Tensor:
+    """Cross entropy for hard, soft and mixed labels, averaged over samples, in float32 at least."""
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    if isinstance(target, MixedTarget):
+        share = target.share.to(scores.dtype)
+        losses = (
+            F.cross_entropy(scores, label, ignore_index=ignore_index, reduction="none")
+            for label in (target.a, target.b)
+        )
+        first, second = losses
+        mixed: Tensor = (share * first + (1 - share) * second).mean()
+        return mixed
+    if target.ndim == 2:
+        return F.cross_entropy(scores, target.to(scores.dtype))
+    return F.cross_entropy(scores, target.long(), ignore_index=ignore_index)
+
+
+class _Attach(torch.autograd.Function):
+    """Gives a value the gradient that was computed beside it, and lets that gradient be differentiated again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor] | None
+    ) -> Tensor:
+        ctx.save_for_backward(scores, gradient)
+        ctx.again = again
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        scores, gradient = ctx.saved_tensors
+        if ctx.again is not None and torch.is_grad_enabled():  # backward(create_graph=True)
+            (gradient,) = torch.autograd.grad(ctx.again(scores), scores, create_graph=True)
+        return grad * gradient, None, None, None
+
+
+def _count(target: Target, ignore_index: int) -> Tensor:
+    if isinstance(target, Tensor) and target.ndim == 2:
+        return target.new_tensor(target.shape[0])
+    return ((target.a if isinstance(target, MixedTarget) else target) != ignore_index).sum()
+
+
+def _full_precision(device: torch.device) -> Any:
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else contextlib.nullcontext()
+
+
+def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")

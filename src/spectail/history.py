@@ -1,0 +1,218 @@
+"""The running confusion matrix: stored by class, decayed by one number, holding only the classes that still matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .spectral import RECYCLED, Subspace
+
+LIVE_FROM = 2048  # with batch averaging, more classes than this are stored sparsely
+FORGET = 1e-6  # a stored column this far below the spectral norm is dropped
+SMALLEST = 2.0**-30  # the lazy factor is multiplied in before it gets smaller than this
+
+
+class History(nn.Module):
+    r"""The weighted average confusion :math:`\hat C \Lambda`, one row per class (that is, by columns).
+
+    - ``factor * rows`` is the matrix: decaying it by beta is one multiplication of ``factor``.
+    - With ``live`` storage only classes seen lately have a row; ``classes`` says which, and the rest are 0. A row is
+      dropped when its column sum is below ``FORGET`` times the spectral norm. Entries are non-negative, so the norm
+      falls by at most beta a step, and so does a stored column: what was negligible when dropped stays so.
+    - ``basis`` and ``images`` are the search space that the spectral solver carries along.
+
+    All tensors are buffers, so a saved state continues bit for bit.
+    """
+
+    rows: Tensor
+    classes: Tensor
+    place: Tensor
+    sums: Tensor
+    factor: Tensor
+    steps: Tensor
+    seen: Tensor
+    basis: Tensor
+    images: Tensor
+
+    def __init__(self, num_classes: int, live: bool) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.live = live
+        self.reset()
+
+    def reset(self, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> None:
+        size = 0 if self.live else self.num_classes
+        self.register_buffer("rows", torch.zeros(size, self.num_classes, dtype=dtype, device=device))
+        self.register_buffer("classes", torch.arange(size, device=device))
+        self.register_buffer("sums", torch.zeros(size, dtype=dtype, device=device))
+        self.register_buffer("factor", torch.ones((), dtype=torch.float64, device=device))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("seen", torch.zeros(self.num_classes, dtype=torch.bool, device=device))
+        self.register_buffer("basis", torch.zeros(RECYCLED, self.num_classes, dtype=dtype, device=device))
+        self.register_buffer("images", torch.zeros(RECYCLED, size, dtype=dtype, device=device))
+        self._index()
+
+    @property
+    def matrix(self) -> Tensor:
+        """The stored rows that are in use."""
+        return self.rows[: self.classes.numel()]
+
+    @property
+    def space(self) -> Subspace:
+        return Subspace(self.basis, self.images)
+
+    @space.setter
+    def space(self, value: Subspace) -> None:
+        self.basis, self.images = value
+
+    def dense(self) -> Tensor:
+        """The whole matrix by class, (K, K), as a copy."""
+        full = self.rows.new_zeros(self.num_classes, self.num_classes)
+        return full.index_copy_(0, self.classes, self.matrix * self.factor.to(self.rows.dtype))
+
+    def densify(self) -> None:
+        """Give every class a row and multiply the factor in: what devices that should not wait for values need."""
+        rows, basis = self.dense(), self.basis
+        self.live, dtype = False, self.rows.dtype
+        steps, seen = self.steps, self.seen
+        self.reset(dtype, rows.device)
+        self.rows, self.steps, self.seen, self.basis = rows, steps, seen, basis
+        self.images = basis @ rows.T
+
+    def decay(self, beta: float) -> None:
+        if beta == 0.0:  # nothing of the past is left, and the factor must not become 0
+            self.matrix.zero_()
+            self.sums.zero_()
+            self.images.zero_()
+        else:
+            self.factor.mul_(beta)
+
+    def places(self, label: Tensor) -> Tensor:
+        """Where the rows of these classes are; with live storage a class without one gets one."""
+        if not self.live:
+            return label
+        found = self.place[label]
+        if bool((found < 0).any()):
+            self._make_room(torch.unique(label[found < 0]))
+            found = self.place[label]
+        return found
+
+    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None) -> None:
+        change = add_columns(self.rows, columns, at, weight, pull)
+        if self.live:
+            self.sums.index_add_(0, at, change.sum(1))
+
+    def note(self, label: Tensor | None, filled: Tensor | bool = True) -> None:
+        """Count a step, and remember which classes have been seen if a start from the first estimate needs it."""
+        self.steps.add_(filled)
+        if label is not None:
+            self.seen[label] = self.seen[label] | filled
+
+    def tidy(self, spectral_norm: Tensor) -> None:
+        """Drop what no longer matters and multiply a small factor in. ``spectral_norm`` is of ``rows``, unscaled."""
+        if self.live:
+            keep = self.sums[: self.classes.numel()] >= FORGET * spectral_norm
+            if not bool(keep.all()):
+                self._drop(keep)
+        if float(self.factor) < SMALLEST:
+            factor = self.factor.to(self.rows.dtype)
+            self.matrix.mul_(factor)
+            self.sums.mul_(factor)
+            self.images.mul_(factor)
+            self.factor.fill_(1)
+
+    def convert(self, dtype: torch.dtype) -> None:
+        for name in ("rows", "sums", "basis", "images"):
+            setattr(self, name, getattr(self, name).to(dtype))
+
+    def clone(self) -> History:
+        twin = History.__new__(History)
+        nn.Module.__init__(twin)
+        twin.num_classes, twin.live = self.num_classes, self.live
+        for name, value in self.named_buffers():
+            twin.register_buffer(name, value.clone())
+        return twin
+
+    def _make_room(self, new: Tensor) -> None:
+        used, wanted = self.classes.numel(), self.classes.numel() + new.numel()
+        if wanted > self.rows.shape[0]:
+            capacity = min(self.num_classes, max(wanted, wanted * 5 // 4, 256))
+            rows = self.rows.new_empty(capacity, self.num_classes)
+            rows[:used] = self.matrix
+            self.rows = rows
+            self.sums = torch.cat([self.sums[:used], self.sums.new_zeros(capacity - used)])
+        self.rows[used:wanted] = 0
+        self.sums[used:wanted] = 0
+        self.classes = torch.cat([self.classes, new])
+        self.images = torch.cat([self.images, self.images.new_zeros(RECYCLED, new.numel())], 1)
+        self.place[new] = torch.arange(used, wanted, device=new.device)
+
+    def _drop(self, keep: Tensor) -> None:
+        """Close the gaps by moving rows from the end into them."""
+        kept = int(keep.sum())
+        gaps = (~keep[:kept]).nonzero().flatten()
+        movers = keep[kept:].nonzero().flatten() + kept
+        self.place[self.classes[~keep]] = -1
+        self.rows[gaps] = self.rows[movers]
+        self.sums[gaps] = self.sums[movers]
+        self.images[:, gaps] = self.images[:, movers]
+        self.classes[gaps] = self.classes[movers]
+        self.place[self.classes[gaps]] = gaps
+        self.classes = self.classes[:kept].clone()
+        self.images = self.images[:, :kept].clone()
+
+    def _index(self) -> None:
+        place = torch.full((self.num_classes,), -1, device=self.classes.device)
+        place[self.classes] = torch.arange(self.classes.numel(), device=self.classes.device)
+        self.register_buffer("place", place, persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> History:
+        # model.half() and model.bfloat16() must not round the history.
+        def at_least_single(tensor: Tensor) -> Tensor:
+            moved: Tensor = fn(tensor)
+            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
+
+        super()._apply(at_least_single, recurse)  # type: ignore[no-untyped-call]
+        if self.factor.dtype != torch.float64 and self.factor.device.type != "mps":
+            self.factor = self.factor.double()
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        used = self.classes.numel()
+        if used < self.rows.shape[0]:  # spare capacity is not state
+            destination[prefix + "rows"] = self.rows[:used].clone()
+            destination[prefix + "sums"] = self.sums[:used].clone()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        errors: list[str] = args[-1]
+        missing: list[str] = args[-3]
+        names = [name for name, _ in self.named_buffers() if name not in self._non_persistent_buffers_set]
+        absent = [prefix + name for name in names if prefix + name not in state_dict]
+        if absent:
+            missing.extend(absent)
+            return
+        saved = {name: state_dict[prefix + name] for name in names}
+        if saved["seen"].numel() != self.num_classes:
+            errors.append(
+                f"this confusion history was saved for {saved['seen'].numel()} classes and the regulariser has "
+                f"{self.num_classes}: build it with the class_counts of the saved run."
+            )
+            return
+        device = self.factor.device
+        for name, value in saved.items():
+            setattr(self, name, value.detach().to(device).clone())
+        self._index()
+        if not self.live and self.classes.numel() < self.num_classes:
+            self.densify()
+
+
+def add_columns(rows: Tensor, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None) -> Tensor:
+    """``rows[at] += weight * columns - pull * rows[at]``, where ``at`` may repeat; returns what was added."""
+    change = columns * weight[:, None]
+    if pull is not None:
+        change.addcmul_(rows[at], pull[:, None], value=-1)
+    rows.index_add_(0, at, change)
+    return change

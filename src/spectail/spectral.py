@@ -1,0 +1,338 @@
+"""The top singular triplet of a matrix that changes a little at every step: the hot path of CAR.
+
+A matrix A is kept by columns: ``rows[j]`` is column j of A, so a class is one contiguous row and a batch touches
+few of them. Both products are then plain matrix-vector products, ``A^T u = rows @ u`` and ``A w = rows.T @ w``,
+and reading the matrix once is the unit of cost ("half a pass" each).
+
+:func:`track` finds the triplet by Rayleigh-Ritz in a small subspace that it carries from step to step:
+
+1. ``basis`` holds a few left directions and ``images`` their products with A. After a batch only the images of the
+   touched columns change, so the old subspace is brought up to date without reading the matrix.
+2. A short Krylov chain starts from the sum of the touched columns. Without it a direction that a rare class has just
+   brought in can stay unseen for ever: the old triplet is still an almost exact one, only no longer the top one.
+3. The subspace grows by the residual of its best vector until the estimated error of u is below the tolerance.
+4. One power step and one last product give u, v and sigma; sigma is then exact to the square of that error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+RECYCLED = 4  # directions carried from step to step
+CHAIN = 2  # Krylov steps from the touched columns before the first check
+GROWTH = 40  # most expansions in one call
+FIXED = 14  # Krylov steps where the count must not depend on values (accelerators, torch.compile)
+WEAK = 1e-2  # below this reach, the batch's share of v needs power steps of its own
+POLISH = 16  # most of those
+
+
+class Triplet(NamedTuple):
+    """Top singular triplet: A v = sigma u. All tensors are detached.
+
+    ``residual`` is |A A^T u - sigma^2 u| / sigma^2, measured one power step before the vectors returned.
+    """
+
+    spectral_norm: Tensor
+    left: Tensor
+    right: Tensor
+    iterations: int
+    residual: Tensor
+
+
+class Subspace(NamedTuple):
+    """Left directions, (RECYCLED, K), and their images ``rows @ basis.T``, transposed."""
+
+    basis: Tensor
+    images: Tensor
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest estimated error of u that ends the search: sigma is then exact to about its square, i.e. to rounding."""
+    return 1e-8 if dtype == torch.float64 else 1e-3
+
+
+def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Top singular triplet ``(sigma, u, v)`` of any real matrix, with ``A v = sigma u``.
+
+    Matrices with a side of 64 or less go to the SVD. Larger ones are searched iteratively, and go to the SVD if the
+    search does not converge, which only nearly equal leading singular values cause. sigma is differentiable.
+
+    Args:
+        A: (M, N) matrix.
+        tol: estimated error of u at which the search ends; by default 1e-5 for float32 and 1e-8 for float64.
+
+    Example:
+        >>> sigma, u, v = top_singular(torch.tensor([[3.0, 0.0], [4.0, 0.0]]))
+        >>> sigma, u, v
+        (tensor(5.), tensor([0.6000, 0.8000]), tensor([1., 0.]))
+    """
+    if A.ndim != 2 or not A.is_floating_point() or A.numel() == 0:
+        raise TypeError(f"A must be a non-empty floating-point matrix; got shape {tuple(A.shape)}, {A.dtype}.")
+    values = A.detach() if A.dtype == torch.float64 else A.detach().float()
+    found = None
+    if min(A.shape) > 64:
+        start = torch.randn(A.shape[0], generator=torch.Generator().manual_seed(0), dtype=values.dtype)
+        limit = tol if tol is not None else min(1e-5, tolerance(values.dtype))
+        found, _ = track(values.T.contiguous(), None, start.to(values.device), tol=limit, growth=min(200, *A.shape))
+        if not float(found.residual) < limit:
+            found = None
+    found = found or exact(values.T)
+    sign = 1.0 if float(found.left.sum()) >= 0 else -1.0
+    u, v = found.left * sign, found.right * sign
+    return (u @ A.to(u.dtype) @ v if A.requires_grad else found.spectral_norm), u, v
+
+
+def relative_residual(A: Tensor, sigma: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """How far a triplet is from a singular one: the larger of |A v - sigma u| and |A^T u - sigma v|, over sigma."""
+    errors = torch.stack([(A @ v - sigma * u).norm(), (A.T @ u - sigma * v).norm()])
+    return errors.max() / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)
+
+
+def exact(rows: Tensor) -> Triplet:
+    """The triplet by full SVD: the oracle, and the fastest choice for few classes."""
+    right, values, left = torch.linalg.svd(rows, full_matrices=False)
+    u, v = left[0], right[:, 0]
+    sign = u.sum().sign()
+    return Triplet(values[0], u * sign, v * sign, 0, torch.zeros_like(values[0]))
+
+
+def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
+    """The triplet of a small non-negative matrix: power steps on (A A^T)^16, each worth sixteen.
+
+    At a hundred classes the squarings cost as much as a few dozen products, in a tenth of the calls. Power steps from
+    a positive vector cannot miss the top direction of a non-negative matrix.
+    """
+    gram = rows.T @ rows
+    unit = max(float(gram.trace()), _tiny(gram)) ** 0.5
+    gram = gram / unit**2
+    power = gram
+    for _ in range(2):
+        power = power @ power
+        power = power / power.trace().clamp_min(_tiny(power))
+        power = power @ power
+    u, steps, change = start + power.sum(1), 0, 1.0
+    while change > tolerance(rows.dtype) / 10 and steps < 64:
+        before = u
+        for _ in range(4):
+            u = power @ u
+        u = u / _norm(u).clamp_min(_tiny(u))
+        change = float(_norm(u - before))
+        steps += 4
+    if steps >= 64 and change > 0.1 * tolerance(rows.dtype):
+        return exact(rows)
+    z = gram @ u
+    theta = z @ u
+    residual = _norm(torch.addcmul(z, theta, u, value=-1)) / theta.clamp_min(_tiny(theta))
+    u = _positive(z)
+    u, w = _settle(rows, u, touched, unit, float(_norm(rows.index_select(0, touched))))
+    sigma = _norm(w / unit) * unit
+    return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual)
+
+
+def track(
+    rows: Tensor,
+    touched: Tensor | None,
+    start: Tensor | None = None,
+    space: Subspace | None = None,
+    tol: float | None = None,
+    growth: int = GROWTH,
+) -> tuple[Triplet, Subspace]:
+    """Triplet of the matrix whose columns are ``rows``, searched from ``space`` and ``start`` until it is accurate.
+
+    Args:
+        rows: (L, K), one matrix column per row.
+        touched: rows changed since ``space`` was returned; their share of v is found to full relative accuracy.
+            None: all of them, and ``space`` is not used.
+        start: (K,) where the Krylov chain starts; by default the sum of the touched columns.
+        space: what the previous call returned. Its images of untouched rows must still hold.
+        tol: estimated error of u at which the search ends.
+        growth: most directions added.
+    """
+    tol = tolerance(rows.dtype) if tol is None else tol
+    floor = 8 * torch.finfo(rows.dtype).eps
+    search = _Search(rows, touched, space, growth)
+    search.add(search.recent.sum(0) if start is None else start)
+    for _ in range(CHAIN):
+        search.add(search.advance())
+    steps = CHAIN + 1
+    limit = min(growth, rows.shape[1], rows.shape[0])
+    while True:
+        values, vectors = torch.linalg.eigh(search.projected())
+        second, theta = (max(value, 0.0) for value in values[-2:].tolist())
+        u, w, z = search.ritz(vectors[:, -1])
+        error = torch.add(z, u, alpha=-theta)
+        rho = float(_norm(error)) / theta if theta else 0.0
+        good = not theta or rho <= max(tol * (1 - second / theta) * search.reach(w), floor)
+        if good and second > 0.7 * theta:
+            # A runner-up this close may be the true top, not yet resolved: its interval must end below theta.
+            u2, _, z2 = search.ritz(vectors[:, -2])
+            error2 = torch.add(z2, u2, alpha=-second)
+            width = float(_norm(error2))
+            if second + width > theta and width > 10 * floor * theta:
+                good, error = False, error2
+        if good or steps >= limit:
+            break
+        search.add(error)
+        steps += 1
+    if touched is None:
+        u = z / _norm(z).clamp_min(_tiny(z))
+        w = rows @ u
+    else:
+        u, w = _settle(rows, _positive(z), touched, search.unit, search.extent)
+    sigma = _norm(w / search.unit) * search.unit
+    triplet = Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, rows.new_tensor(rho))
+    return triplet, search.recycle(vectors, u, w)
+
+
+def chain(rows: Tensor, start: Tensor, steps: int = FIXED) -> tuple[Triplet, Subspace]:
+    """The same by a Krylov chain of fixed length: no decision depends on a value, so nothing waits for a device."""
+    steps = min(steps, rows.shape[0], rows.shape[1])
+    basis, images = rows.new_zeros(steps, rows.shape[1]), rows.new_zeros(steps, rows.shape[0])
+    vector, unit = start, rows.new_ones(())
+    for step in range(steps):
+        for _ in range(2):  # orthogonalising twice is enough; rows not filled yet are 0 and do nothing
+            vector = vector - basis.T @ (basis @ vector)
+            vector = vector / vector.norm().clamp_min(_tiny(vector))
+        image = rows @ vector
+        if step == 0:
+            unit = image.abs().max().clamp_min(_tiny(image))
+        basis[step], images[step] = vector, image / unit
+        vector = rows.T @ images[step] / unit
+    weights = _leading(images @ images.T)
+    u, w = weights @ basis, weights @ images
+    z = rows.T @ w / unit
+    theta = w @ w
+    residual = (z - theta * u).norm() / theta.clamp_min(_tiny(theta))
+    u = _positive(z)
+    w = rows @ u
+    sigma = w.norm()
+    space = Subspace(u.new_zeros(RECYCLED, u.numel()), w.new_zeros(RECYCLED, w.numel()))
+    space.basis[0], space.images[0] = u, w
+    return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual), space
+
+
+class _Search:
+    """Orthonormal left directions ``left[:size]`` with ``right[i] = (rows @ left[i]) / unit``, grown one by one.
+
+    ``unit`` is the size of the matrix, so that products of small confusions do not underflow.
+    """
+
+    def __init__(self, rows: Tensor, touched: Tensor | None, space: Subspace | None, growth: int) -> None:
+        self.rows, self.touched = rows, touched
+        self.recent = rows if touched is None else rows.index_select(0, touched)
+        self.extent = float(_norm(self.recent))
+        self.size, self.unit = 0, 0.0
+        room = RECYCLED + CHAIN + 2 + growth
+        self.left = rows.new_empty(room, rows.shape[1])
+        self.right = rows.new_empty(room, rows.shape[0])
+        self.none = rows.new_zeros(1)
+        if space is None or touched is None:
+            return
+        basis, images = space.basis, space.images.index_copy(1, touched, space.basis @ self.recent.T)
+        # One Newton-Schulz step keeps the carried basis orthonormal; images follow, being linear in it.
+        mend = torch.addmm(torch.eye(len(basis), dtype=basis.dtype), basis, basis.T, beta=1.5, alpha=-0.5)
+        self.size = len(basis)
+        torch.mm(mend, basis, out=self.left[: self.size])
+        torch.mm(mend, images, out=self.right[: self.size])
+
+    def add(self, vector: Tensor) -> None:
+        size, left = self.size, self.left[: self.size]
+        if size:
+            vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
+        vector = vector / _norm(vector).clamp_min(_tiny(vector))
+        if size:
+            vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
+        if self.unit:
+            image = self._over_unit(self.rows, vector)
+        else:
+            image = torch.mv(self.rows, vector)
+            old = self.right[:size]
+            largest = float(image.abs().max()), float(old.abs().max()) if size else 0.0
+            self.unit = max(*largest, _tiny(image))
+            old.div_(self.unit)
+            image = image / self.unit
+        self.left[size] = vector
+        self.right[size] = image
+        self.size += 1
+
+    def advance(self) -> Tensor:
+        """A times the newest image: the next vector of a Krylov chain."""
+        return self._over_unit(self.rows.T, self.right[self.size - 1])
+
+    def projected(self) -> Tensor:
+        images = self.right[: self.size]
+        return images @ images.T
+
+    def ritz(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``u``, its image w, and ``A w``, from weights on the directions."""
+        u = torch.mv(self.left[: self.size].T, weights)
+        w = torch.mv(self.right[: self.size].T, weights)
+        return u, w, self._over_unit(self.rows.T, w)
+
+    def reach(self, w: Tensor) -> float:
+        """How much of the touched columns lies along u. Their share of v is this small, so u must be this exact."""
+        if self.touched is None or not self.extent:
+            return 1.0
+        return float(_norm(w.index_select(0, self.touched))) * self.unit / self.extent
+
+    def recycle(self, vectors: Tensor, u: Tensor, w: Tensor) -> Subspace:
+        """The best directions, for the next call; the first is exact, the others only help to search."""
+        keep = min(RECYCLED, self.size)
+        rotation = vectors[:, -keep:].flip(1).T
+        basis = self.left.new_zeros(RECYCLED, self.left.shape[1])
+        images = self.right.new_zeros(RECYCLED, self.right.shape[1])
+        torch.mm(rotation, self.left[: self.size], out=basis[:keep])
+        torch.mm(rotation, self.right[: self.size], out=images[:keep])
+        images *= self.unit
+        basis[0], images[0] = u, w
+        return Subspace(basis, images)
+
+    def _over_unit(self, matrix: Tensor, vector: Tensor) -> Tensor:
+        return torch.addmv(self.none, matrix, vector, beta=0, alpha=1 / self.unit)
+
+
+def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float) -> tuple[Tensor, Tensor]:
+    """``u`` and ``rows @ u``, after power steps if the touched columns barely meet u.
+
+    Rounding in u drowns such a batch's share of v. Power steps on non-negative vectors have no cancellation and wash
+    it out.
+    """
+    w = rows @ u
+    before = w.index_select(0, touched)
+    if float(_norm(before)) >= WEAK * extent:
+        return u, w
+    for _ in range(POLISH):
+        u = _positive(rows.T @ (w / unit))
+        w = rows @ u
+        after = w.index_select(0, touched)
+        if float(_norm(after - before)) <= 3e-4 * float(_norm(after)):
+            break
+        before = after
+    return u, w
+
+
+def _positive(z: Tensor) -> Tensor:
+    """Unit vector along z, which is non-negative up to rounding and sign when the matrix is (Perron-Frobenius)."""
+    z = (z * z.sum().sign()).clamp_min_(0)
+    return z / _norm(z).clamp_min(_tiny(z))
+
+
+def _leading(matrix: Tensor) -> Tensor:
+    """Leading eigenvector of a small positive semi-definite matrix by repeated squaring, with no branch on values."""
+    for _ in range(12):
+        matrix = matrix / matrix.diagonal().sum().clamp_min(_tiny(matrix))
+        matrix = matrix @ matrix
+    column = matrix[:, matrix.diagonal().argmax()]
+    return column / _norm(column).clamp_min(_tiny(column))
+
+
+def _norm(vector: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(vector)
+    return length
+
+
+def _tiny(values: Tensor) -> float:
+    return torch.finfo(values.dtype).tiny

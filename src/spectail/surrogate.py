@@ -1,0 +1,110 @@
+"""The differentiable confusion of single samples, and its gradient in closed form.
+
+One entry (a sample with label j) gives a row over predicted classes i, zero at i = j:
+
+    s_i = gate_i * select_i,   gate_i = sigmoid(gamma + f_i - f_j),   select = softmax over the competitors of j.
+
+Everything depends on differences f_i - f_j only, so the gradient of a row sums to zero over the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+COMPETITORS = ("all", "non-target")
+SURROGATES = ("full", "no-gate", "no-softmax", "no-both")
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Which surrogate: the paper's, a variant of its text, or one of its ablations."""
+
+    gamma: float = 0.0
+    competitors: str = "all"
+    gate_grad: bool = True
+    form: str = "full"
+
+    def __post_init__(self) -> None:
+        if self.competitors not in COMPETITORS:
+            raise ValueError(f"competitors must be one of {', '.join(COMPETITORS)}; got {self.competitors!r}.")
+        if self.form not in SURROGATES:
+            raise ValueError(f"surrogate must be one of {', '.join(SURROGATES)}; got {self.form!r}.")
+        if not 0 <= self.gamma < float("inf"):
+            raise ValueError(f"gamma is a margin in logit units and must be 0 or more; got {self.gamma}.")
+
+    @property
+    def uses_softmax(self) -> bool:
+        return self.form in ("full", "no-gate")
+
+
+class SoftRows(NamedTuple):
+    """Row e is the soft confusion of entry e; ``gate`` is None where the form has none."""
+
+    rows: Tensor
+    select: Tensor
+    gate: Tensor | None
+
+
+def soft_rows(logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate) -> SoftRows:
+    """Soft confusion of each entry; differentiable.
+
+    Args:
+        logits: (E, K).
+        label: (E,) true class, whose own row is 0.
+        partner: (E,) a class left out because predicting it is no error, or None.
+    """
+    target = label[:, None]
+    difference = logits - logits.gather(1, target)
+    select = _select(logits, difference, target, kind)
+    gate: Tensor | None
+    if kind.form == "no-gate":
+        gate, rows = None, select.clone() if partner is not None else select
+    else:
+        shifted = difference + kind.gamma if kind.gamma else difference
+        gate = shifted.relu() if kind.form == "no-both" else shifted.sigmoid()
+        if kind.form == "no-both" or not kind.gate_grad:
+            gate = gate.detach()
+        rows = select * gate
+    if partner is not None:
+        rows = _zero_at(rows, partner[:, None])
+    return SoftRows(rows, select, gate)
+
+
+def _select(logits: Tensor, difference: Tensor, target: Tensor, kind: Surrogate) -> Tensor:
+    if not kind.uses_softmax:
+        positive = difference.relu()  # already 0 at the label
+        return positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(positive.dtype).tiny)
+    if kind.competitors == "non-target":
+        return logits.scatter(1, target, -torch.inf).softmax(1)
+    return _zero_at(logits.softmax(1), target)
+
+
+def _zero_at(values: Tensor, position: Tensor) -> Tensor:
+    return values.scatter(1, position, 0) if values.requires_grad else values.scatter_(1, position, 0)
+
+
+def soft_gradient(
+    soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, label: Tensor, kind: Surrogate
+) -> Tensor:
+    """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K).
+
+    For a softmax selection, with a = rows * left and h = sum(a): a - select * h, plus a * (1 - gate) from the
+    gate; the label's own entry is minus the sum of the others.
+    """
+    weighted = soft.rows * left
+    total = weighted.sum(1, keepdim=True)
+    if kind.uses_softmax:
+        gradient = torch.addcmul(weighted, soft.select, total, value=-1)
+    else:
+        positive = soft.select > 0
+        room = (logits - logits.gather(1, label[:, None])).relu().sum(1, keepdim=True)
+        share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
+        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
+    if kind.gate_grad and soft.gate is not None and kind.form != "no-both":
+        gradient = gradient.add_(weighted).addcmul_(weighted, soft.gate, value=-1)
+    gradient = gradient.mul_(scale[:, None])
+    return gradient.scatter_(1, label[:, None], -gradient.sum(1, keepdim=True))

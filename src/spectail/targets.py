@@ -1,0 +1,179 @@
+"""Labels in their three forms, and the one form the mathematics uses: (sample, class, mass) entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+MIXED_MODES = ("masked", "soft", "dominant", "clean")
+
+
+@dataclass(frozen=True, eq=False)
+class MixedTarget:
+    """Labels of a mixed batch: mass ``lam`` on class ``a`` and ``1 - lam`` on class ``b``, per sample.
+
+    Args:
+        a: (N,) class indices.
+        b: (N,) class indices of the partners.
+        lam: share of ``a``, in [0, 1]: a number for the whole batch, or (N,).
+
+    Example:
+        >>> target = MixedTarget(torch.tensor([0, 2]), torch.tensor([1, 1]), 0.75)
+        >>> target.dense(3)
+        tensor([[0.7500, 0.2500, 0.0000],
+                [0.0000, 0.2500, 0.7500]])
+    """
+
+    a: Tensor
+    b: Tensor
+    lam: Tensor | float
+
+    def __post_init__(self) -> None:
+        if self.a.shape != self.b.shape or self.a.ndim != 1:
+            raise ValueError(
+                f"MixedTarget needs a and b of one shape (N,); got {tuple(self.a.shape)} and {tuple(self.b.shape)}."
+            )
+        lam = torch.as_tensor(self.lam, device=self.a.device)
+        if not lam.is_floating_point():
+            lam = lam.to(torch.get_default_dtype())
+        if lam.ndim > 1 or (lam.ndim == 1 and lam.shape != self.a.shape):
+            raise ValueError(
+                f"MixedTarget needs lam as one number or shape {tuple(self.a.shape)}; got shape {tuple(lam.shape)}."
+            )
+        object.__setattr__(self, "lam", lam.expand(self.a.shape))
+
+    @property
+    def share(self) -> Tensor:
+        """``lam`` as a tensor of shape (N,)."""
+        assert isinstance(self.lam, Tensor)
+        return self.lam
+
+    def to(self, device: torch.device | str) -> MixedTarget:
+        return MixedTarget(self.a.to(device), self.b.to(device), self.share.to(device))
+
+    def dense(self, num_classes: int) -> Tensor:
+        """The same labels as an (N, K) matrix."""
+        labels = self.share.new_zeros(len(self), num_classes)
+        labels.scatter_add_(1, self.a[:, None], self.share[:, None])
+        return labels.scatter_add_(1, self.b[:, None], 1 - self.share[:, None])
+
+    def __len__(self) -> int:
+        return self.a.numel()
+
+
+Target: TypeAlias = Tensor | MixedTarget
+
+
+class Entries(NamedTuple):
+    """Label mass as a list: entry e says that sample ``sample[e]`` has ``mass[e]`` of class ``label[e]``.
+
+    ``sample`` is None when entry e is sample e. ``partner[e]`` is a class whose prediction is not an
+    error for this entry (the co-label of a mixed image), or the label itself where there is none.
+    """
+
+    sample: Tensor | None
+    label: Tensor
+    mass: Tensor
+    partner: Tensor | None = None
+
+    def of(self, per_sample: Tensor) -> Tensor:
+        """Rows of a per-sample tensor, one per entry."""
+        return per_sample if self.sample is None else per_sample[self.sample]
+
+
+def entries(target: Target, num_classes: int, dtype: torch.dtype, mixed: str = "masked", ignore: int = -100) -> Entries:
+    """Read any target as entries. Ignored labels stay as entries of mass 0, so shapes never depend on values."""
+    if isinstance(target, MixedTarget):
+        return _mixed_entries(target, dtype, mixed, ignore)
+    if target.ndim == 2:
+        return _soft_entries(target.to(dtype))
+    kept = target != ignore
+    return Entries(None, target.where(kept, 0).long(), kept.to(dtype))
+
+
+def _soft_entries(labels: Tensor) -> Entries:
+    if torch.compiler.is_compiling():  # nonzero() has a shape that depends on values: list every pair instead
+        count, classes = labels.shape
+        sample = torch.arange(count, device=labels.device).repeat_interleave(classes)
+        return Entries(sample, torch.arange(classes, device=labels.device).repeat(count), labels.flatten())
+    sample, label = labels.nonzero(as_tuple=True)
+    return Entries(sample, label, labels[sample, label])
+
+
+def _mixed_entries(target: MixedTarget, dtype: torch.dtype, mixed: str, ignore: int) -> Entries:
+    kept = (target.a != ignore) & (target.b != ignore)
+    a, b = target.a.where(kept, 0).long(), target.b.where(kept, 0).long()
+    share = target.share.to(dtype).where(kept, 0)
+    rest = (1 - share).where(kept, 0)
+    if mixed == "dominant":
+        return Entries(None, a.where(share >= 0.5, b), kept.to(dtype))
+    if mixed == "clean":
+        pure = kept & ((share == 1) | (share == 0) | (a == b))
+        return Entries(None, a.where(share > 0, b), pure.to(dtype))
+    sample = torch.arange(len(target), device=a.device)
+    both = torch.cat([sample, sample])
+    label = torch.cat([a, b])
+    if mixed == "soft":
+        return Entries(both, label, torch.cat([share, rest]))
+    really = (share > 0) & (rest > 0)
+    partner = torch.cat([b.where(really, a), a.where(really, b)])
+    return Entries(both, label, torch.cat([share, rest]), partner)
+
+
+def check_target(target: Target, samples: int, num_classes: int, ignore: int = -100) -> None:
+    """Shapes and dtypes, which cost nothing to check."""
+    if isinstance(target, MixedTarget):
+        parts: tuple[tuple[str, Tensor], ...] = (("target.a", target.a), ("target.b", target.b))
+    elif isinstance(target, Tensor):
+        parts = (("target", target),)
+    else:
+        raise TypeError(f"target must be a tensor or a MixedTarget, got {type(target).__name__}.")
+    for name, labels in parts:
+        if labels.ndim == 2:
+            if not labels.is_floating_point():
+                raise TypeError(f"soft labels of shape (N, K) must be floating point, got {labels.dtype}.")
+            if labels.shape != (samples, num_classes):
+                raise ValueError(
+                    f"soft labels must have the shape of the logits, ({samples}, {num_classes}); "
+                    f"got {tuple(labels.shape)}."
+                )
+        elif labels.ndim != 1 or labels.shape[0] != samples:
+            raise ValueError(
+                f"{name} must have shape ({samples},) or ({samples}, {num_classes}) to go with the logits; "
+                f"got {tuple(labels.shape)}."
+            )
+        elif labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+            raise TypeError(f"{name} must hold class indices as integers, got {labels.dtype}; convert with .long().")
+
+
+def check_target_values(target: Target, num_classes: int, ignore: int = -100) -> None:
+    """Label range and label mass: needs the values, so it costs a synchronisation on an accelerator."""
+    if isinstance(target, MixedTarget):
+        check_target_values(target.a, num_classes, ignore)
+        check_target_values(target.b, num_classes, ignore)
+        low, high = (float(end) for end in torch.aminmax(target.share))
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"the shares of a MixedTarget must lie in [0, 1]; found {low if not low >= 0 else high}.")
+        return
+    if target.ndim == 2:
+        off = (target.double().sum(1) - 1).abs()
+        worst = int(off.argmax())
+        if not float(off[worst]) <= 1e-3:
+            raise ValueError(
+                f"soft labels must sum to 1 in each row; row {worst} sums to {float(target[worst].double().sum()):.6g}."
+            )
+        if float(target.min()) < 0:
+            raise ValueError(f"soft labels must not be negative; found {float(target.min()):.6g}.")
+        return
+    low_label, high_label = (int(end) for end in torch.aminmax(target))
+    if low_label >= 0 and high_label < num_classes:
+        return
+    wrong = target[(target != ignore) & ((target < 0) | (target >= num_classes))]
+    if wrong.numel():
+        raise ValueError(
+            f"labels must lie in [0, {num_classes}) or equal ignore_index ({ignore}); found {int(wrong[0])}. "
+            "Check the number of classes, or that labels start at 0."
+        )
