@@ -28,6 +28,7 @@ class BatchConfusion:
     def __init__(self, scores: Tensor, items: Entries, mass: Tensor, kind: Surrogate) -> None:
         self.scores, self.items, self.mass, self.kind = scores, items, mass, kind
         self.divisor = mass.clamp_min(1)
+        self.share = items.mass / self.divisor.index_select(0, items.label)
         self._whole: SoftRows | None = None
 
     def columns(self, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -36,8 +37,7 @@ class BatchConfusion:
         Column j of the batch's matrix is the sum of ``share * rows`` over its class; ``pull`` adds up to min(m_j, 1).
         """
         if group is None and self._fits():
-            share = self.items.mass / self.divisor[self.items.label]
-            return self.items.label, self._rows(slice(None)).rows, share, share
+            return self.items.label, self._rows(slice(None)).rows, self.share, self.share
         present = self.mass.nonzero().flatten()
         place = torch.full_like(self.mass, -1, dtype=torch.int64)
         place[present] = torch.arange(present.numel(), device=present.device)
@@ -54,7 +54,7 @@ class BatchConfusion:
 
     def gradient(self, left: Tensor, right: Tensor) -> Tensor:
         """Gradient of ``left^T C~ right`` with respect to the logits, (N, K)."""
-        scale = self._scale(right)
+        scale = self.share * right.index_select(0, self.items.label)
         result = None
         for piece in self._pieces():
             label = self.items.label[piece]
@@ -68,11 +68,7 @@ class BatchConfusion:
     def objective(self, scores: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """``left^T C~ right`` as a differentiable function of the logits, for derivatives of the gradient."""
         rows = soft_rows(self.items.of(scores), self.items.label, self.items.partner, self.kind).rows
-        return (rows @ left * self._scale(right)).sum()
-
-    def _scale(self, right: Tensor) -> Tensor:
-        label = self.items.label
-        return self.items.mass * (right / self.divisor)[label]
+        return (rows @ left * self.share * right[self.items.label]).sum()
 
     def _fits(self) -> bool:
         return self.items.sample is None or torch.compiler.is_compiling() or self._numbers() <= CHUNK

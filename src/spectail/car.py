@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,10 +15,10 @@ from .batch import BatchConfusion
 from .counts import CountsLike, as_counts
 from .distributed import Sync, check_sync, exchange_mass, find_group
 from .functional import class_weights
-from .history import LIVE_FROM, History, add_columns
+from .history import LIVE_FROM, History, add_columns, at_least_single
 from .spectral import Triplet, chain, exact, squared, track
 from .surrogate import Surrogate
-from .targets import MIXED_MODES, MixedTarget, Target, check_target, check_target_values, entries
+from .targets import MIXED_MODES, MixedTarget, Target, check_finite, check_target, check_target_values, entries
 
 SQUARE_UP_TO = 160  # classes; up to here squaring the matrix is faster than searching it
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
@@ -123,10 +122,9 @@ class CAR(nn.Module):
         self.beta, self.ema, self.ema_start = float(beta), ema, ema_start
         self.prior_shift, self.mixed, self.solver = float(prior_shift), mixed, solver
         self.sync, self.validate, self.ignore_index = check_sync(sync), validate, ignore_index
-        weights = class_weights(counts, r0, normalize_weights, on_empty)
-        self.register_buffer("weights", weights if weighting else torch.ones_like(weights), persistent=False)
-        prior = (counts.counts.clamp_min(1).double() / counts.total).log()  # an ignored class counts as one image
-        self.register_buffer("log_prior", prior.to(weights.dtype), persistent=False)
+        self.counts, self.r0 = counts, float(r0)
+        self.weighting, self.normalize_weights = weighting, bool(normalize_weights)
+        self._constants(torch.float32, None)
         self.history = History(self.num_classes, live=ema == "batch" and self.num_classes > LIVE_FROM)
         self.last: Triplet | None = None
         self.share = 1.0
@@ -142,6 +140,16 @@ class CAR(nn.Module):
         """Class-wise averaging with a margin: the estimator that works when classes outnumber the batch."""
         return cls(class_counts, **{**CLASSWISE, **options})
 
+    def _constants(self, dtype: torch.dtype, device: torch.device | None) -> None:
+        """Lambda and the log prior, which follow the precision of the logits."""
+        weights = class_weights(self.counts, self.r0, self.normalize_weights, "ignore", dtype)
+        weights = weights if self.weighting else torch.ones_like(weights)
+        prior = (
+            self.counts.counts.clamp_min(1).double() / self.counts.total
+        ).log()  # an empty class counts as one image
+        self.register_buffer("weights", weights.to(device), persistent=False)
+        self.register_buffer("log_prior", prior.to(dtype).to(device), persistent=False)
+
     @property
     def confusion(self) -> Tensor:
         """The running confusion matrix, (K, K), rows predicted and columns true; detached, built on request."""
@@ -154,25 +162,36 @@ class CAR(nn.Module):
 
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
         """The regulariser. ``sync=False`` is for a call that not every rank makes."""
-        scores = self._scores(logits)
-        alone = torch.compiler.is_compiling()
-        group = None if alone else find_group(self.sync if sync is None else sync)
+        group = find_group(self.sync if sync is None else sync)
+        compiling = torch.compiler.is_compiling()
+        if group is not None and compiling:
+            raise RuntimeError("CAR cannot synchronise ranks inside torch.compile: compile the model, not the loss.")
         commit = self.training and torch.is_grad_enabled()
+        try:
+            scores = self._scores(logits)
+        except (TypeError, ValueError) as error:
+            if group is not None:  # tell the others before raising
+                exchange_mass(self.weights.new_zeros(self.num_classes), self.weights[0], error, group)
+            raise
         with torch.no_grad(), _full_precision(scores.device):
             batch = self._read(scores.detach(), target, group)
-            if not alone and scores.device.type == "cpu":
-                if not float(batch.mass.sum()) > 0:  # every sample ignored, or none clean
-                    return scores.sum() * 0
-                triplet, rate = self._adaptive(batch, group, commit)
+            eager = not compiling and scores.device.type == "cpu"
+            usable = not eager or float(batch.mass.sum()) > 0
+        if not usable:  # every sample is ignored, or none is clean
+            return scores.sum() * 0
+        with torch.no_grad(), _full_precision(scores.device):
+            if eager:
+                triplet, gain = self._adaptive(batch, group, commit)
             else:
-                triplet, rate = self._static(batch, group, commit)
+                triplet, gain = self._static(batch, group, commit)
             self.last = triplet
             if not scores.requires_grad:
                 return triplet.spectral_norm
-            world = 1 if group is None else dist.get_world_size(group)
-            right = triplet.right * self._weights(scores.dtype) * (rate * world)
+            right = triplet.right * gain
+            if group is not None:  # DDP averages over ranks what must be added up
+                right *= dist.get_world_size(group)
             gradient = batch.gradient(triplet.left, right)
-        again = None if alone else lambda values: batch.objective(values, triplet.left, right)
+        again = None if compiling else lambda values: batch.objective(values, triplet.left, right)
         attach = cast(Callable[..., Tensor], _Attach.apply)
         return attach(scores, triplet.spectral_norm, gradient, again)
 
@@ -188,17 +207,17 @@ class CAR(nn.Module):
             )
         if logits.device != self.weights.device:
             self.to(logits.device)
-        kept = self.history.rows.dtype
-        if logits.dtype == torch.float64 and kept != torch.float64:
-            self.history.convert(torch.float64)
-        scores = logits.to(torch.promote_types(torch.promote_types(logits.dtype, torch.float32), kept))
+        wide = torch.float64 in (logits.dtype, self.history.rows.dtype)
+        scores = logits.to(torch.float64 if wide else torch.float32)
+        if scores.dtype != self.weights.dtype:
+            self._constants(scores.dtype, scores.device)
         return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
 
     def _read(self, scores: Tensor, target: Target, group: dist.ProcessGroup | None) -> BatchConfusion:
         """Check the batch and count its label mass; nothing has changed yet when this raises."""
         problem: Exception | None = None
         mass = scores.new_zeros(self.num_classes)
-        samples = mass.sum()
+        samples, self.share = mass[0], 1.0
         try:
             self._check(scores, target, alone=group is None)
             items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index)
@@ -224,37 +243,29 @@ class CAR(nn.Module):
         if self.validate == "first" and self._checked and scores.device.type != "cpu":
             return
         check_target_values(target, self.num_classes, self.ignore_index)
-        low, high = torch.aminmax(scores)
-        if not (math.isfinite(low) and math.isfinite(high)):
-            bad = int((~torch.isfinite(scores)).sum())
-            kind = "NaN" if math.isnan(low) or math.isnan(high) else "infinite"
-            raise ValueError(
-                f"logits contain {kind} values ({bad} of {scores.numel()} are not finite); the confusion history was "
-                "left as it was. Lower the learning rate, or check the input and mixed precision."
-            )
+        check_finite(scores)
         self._checked = True
 
-    def _weights(self, dtype: torch.dtype) -> Tensor:
-        return self.weights.to(dtype)
-
-    def _rates(self, history: History) -> tuple[Tensor | float, Tensor | float]:
-        """How much of the batch enters the history, and how much of that carries gradient; per class or for all."""
+    def _rates(self, history: History, dtype: torch.dtype) -> tuple[Tensor | float, Tensor, Tensor]:
+        """How much of the batch enters the history; that times Lambda; and the part of it that carries gradient."""
+        weights = self.weights.to(dtype)
         if self.ema_start == "zero":
-            return 1 - self.beta, 1 - self.beta
+            gain = weights * (1 - self.beta)
+            return 1 - self.beta, gain, gain
         known = history.seen if self.ema == "class" else history.steps > 0
-        rate = torch.where(known, 1 - self.beta, 1.0).to(history.rows.dtype)
-        return rate, rate * known
+        rate = (1 - self.beta * known.to(dtype)).expand_as(weights)
+        gain = weights * rate
+        return rate, gain, gain * known
 
-    def _adaptive(
-        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool
-    ) -> tuple[Triplet, Tensor | float]:
+    def _adaptive(self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool) -> tuple[Triplet, Tensor]:
         """On a CPU: a lazy factor, only live classes stored, and as many iterations as this step needs."""
         history = self.history if commit else self.history.clone()
-        rate, gradient_rate = self._rates(history)
+        history.convert(batch.scores.dtype)
+        rate, gain, gradient_gain = self._rates(history, batch.scores.dtype)
         if self.ema == "batch":
             history.decay(self.beta)
         label, columns, share, pull = batch.columns(group)
-        weight, fading = self._entry_weights(label, share, pull, rate)
+        weight, fading = share * gain.index_select(0, label), self._fading(label, pull, rate)
         at = history.places(label)
         factor = float(history.factor)
         history.add(columns, at, weight / factor if factor != 1 else weight, fading)
@@ -269,44 +280,44 @@ class CAR(nn.Module):
         if history.live:
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
         if commit:
-            history.note(label if self.ema_start == "first" else None)
+            history.note(batch.mass)
             history.tidy(found.spectral_norm)
-        return found._replace(spectral_norm=found.spectral_norm * factor, right=right), gradient_rate
+        return found._replace(spectral_norm=found.spectral_norm * factor, right=right), gradient_gain
 
-    def _static(
-        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool
-    ) -> tuple[Triplet, Tensor | float]:
+    def _static(self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool) -> tuple[Triplet, Tensor]:
         """On accelerators and under torch.compile: shapes and iterations never depend on values."""
         history = self.history
-        if history.live:
-            history.densify()
-        rate, gradient_rate = self._rates(history)
-        rows = history.rows if commit else history.rows.clone()
+        if commit:
+            history.convert(batch.scores.dtype)
+            history.settle()
+        rows = history.rows if commit else history.dense().to(batch.scores.dtype)
+        rate, gain, gradient_gain = self._rates(history, rows.dtype)
         filled = batch.mass.sum() > 0  # a batch without a usable label must not decay the history
         if self.ema == "batch":
-            rows.mul_((history.factor * torch.where(filled, self.beta, 1.0)).to(rows.dtype))
+            rows.mul_(torch.where(filled, self.beta, 1.0).to(rows.dtype))
         label, columns, share, pull = batch.columns(group)
-        weight, fading = self._entry_weights(label, share, pull, rate)
+        weight, fading = share * gain.index_select(0, label), self._fading(label, pull, rate)
         add_columns(rows, columns, label, weight, fading)
-        if self.solver == "svd":
-            found = exact(rows)
+        small = self.solver == "auto" and self.num_classes <= SVD_UP_TO and rows.device.type == "cpu"
+        if self.solver == "svd" or small:
+            found, space = exact(rows), None
         else:
-            recent = rows[label].sum(0)
-            found, space = chain(rows, history.basis[0] + recent / recent.norm().clamp_min(1e-30))
+            found, space = chain(rows, rows[label].sum(0), history.basis[0].to(rows.dtype))
         if commit:
-            history.factor.fill_(1)
-            history.note(label if self.ema_start == "first" else None, filled)
-            if self.solver != "svd":
+            history.note(batch.mass, filled)
+            if space is not None:
                 history.basis.copy_(space.basis)
                 history.images.copy_(space.images)
-        return found._replace(spectral_norm=found.spectral_norm * filled), gradient_rate * filled
+        return found._replace(spectral_norm=found.spectral_norm * filled), gradient_gain * filled
 
-    def _entry_weights(
-        self, label: Tensor, share: Tensor, pull: Tensor, rate: Tensor | float
-    ) -> tuple[Tensor, Tensor | None]:
-        entry_rate = rate[label] if isinstance(rate, Tensor) and rate.ndim else rate
-        weight = share * self._weights(share.dtype)[label] * entry_rate
-        return weight, pull * entry_rate if self.ema == "class" else None
+    def _fading(self, label: Tensor, pull: Tensor, rate: Tensor | float) -> Tensor | None:
+        """With class averaging, how much of its column an entry replaces."""
+        if self.ema == "batch":
+            return None
+        return pull * (rate.index_select(0, label) if isinstance(rate, Tensor) else rate)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> CAR:
+        return super()._apply(at_least_single(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         return (
@@ -378,16 +389,22 @@ class CARLoss(nn.Module):
         """Class-wise averaging with a margin, alpha 10: its gradient carries the factor 1 - beta = 0.1."""
         return cls(class_counts, **{"alpha": 10.0, **CLASSWISE, **options})
 
-    def forward(self, logits: Tensor, target: Target) -> Tensor:
-        penalty = self.car(logits, target)
-        base = cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
+    def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
+        """The loss. ``sync=False`` is for a call that not every rank makes."""
+        penalty: Tensor = self.car(logits, target, sync=sync)
+        base: Tensor = cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
         if self.car.share != 1.0:
-            base = base * self.car.share if logits.shape[0] else logits.sum() * 0
+            base = base * self.car.share if self.car.share else logits.sum() * 0  # a mean over no sample is NaN
         alpha = self._alpha(penalty)
         if self.training and torch.is_grad_enabled():
             self.step.add_(1)
         self.parts = {"base": base.detach(), "car": penalty.detach(), "alpha": torch.as_tensor(alpha)}
         return base + alpha * penalty
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        seen = state_dict.get(f"{prefix}car.history.seen")
+        if seen is None or seen.numel() == self.car.num_classes:  # otherwise the history says why and nothing is loaded
+            super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _alpha(self, like: Tensor) -> Tensor | float:
         if not self.start_step and not self.warmup_steps:
@@ -412,8 +429,9 @@ def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> T
             for label in (target.a, target.b)
         )
         first, second = losses
-        mixed: Tensor = (share * first + (1 - share) * second).mean()
-        return mixed
+        mixed: Tensor = share * first + (1 - share) * second
+        kept = (target.a != ignore_index) & (target.b != ignore_index)
+        return mixed.where(kept, 0).sum() / kept.sum()
     if target.ndim == 2:
         return F.cross_entropy(scores, target.to(scores.dtype))
     return F.cross_entropy(scores, target.long(), ignore_index=ignore_index)
@@ -440,8 +458,10 @@ class _Attach(torch.autograd.Function):
 
 def _count(target: Target, ignore_index: int) -> Tensor:
     if isinstance(target, Tensor) and target.ndim == 2:
-        return target.new_tensor(target.shape[0])
-    return ((target.a if isinstance(target, MixedTarget) else target) != ignore_index).sum()
+        return torch.tensor(target.shape[0], device=target.device)
+    if isinstance(target, MixedTarget):
+        return ((target.a != ignore_index) & (target.b != ignore_index)).sum()
+    return (target != ignore_index).sum()
 
 
 def _full_precision(device: torch.device) -> Any:

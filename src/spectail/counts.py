@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -129,6 +129,10 @@ def as_counts(counts: CountsLike, on_empty: str = "error") -> ClassCounts:
 
 
 def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:
+    if isinstance(counts, Mapping):
+        raise TypeError(
+            "class_counts must be a list in label order, not a mapping; pass [counts[c] for c in range(K)]."
+        )
     try:
         values = torch.as_tensor(counts if hasattr(counts, "__array__") or isinstance(counts, Tensor) else list(counts))
     except (TypeError, ValueError, RuntimeError) as error:
@@ -136,7 +140,7 @@ def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:
     values = values.detach().cpu()
     if values.dtype == torch.bool or values.is_complex():
         raise TypeError(f"class_counts must be whole numbers, got dtype {values.dtype}.")
-    if values.is_floating_point() and not bool((values == values.round()).all()):
+    if values.is_floating_point() and not bool((values.isfinite() & (values == values.round())).all()):
         raise ValueError(
             "class_counts must be whole numbers of images; got fractions, NaN or infinity. "
             "Pass counts, not frequencies."

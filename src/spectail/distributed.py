@@ -53,8 +53,9 @@ def exchange_mass(
             "the confusion history was left as it was on every rank."
         )
     everyone = float(packet[-2])
-    share = float(samples) * dist.get_world_size(group) / everyone if everyone else 1.0
-    return packet[:-2].to(mass.dtype), share
+    if not everyone:
+        raise ValueError("the batch is empty on every rank: CAR needs at least one sample with a label.")
+    return packet[:-2].to(mass.dtype), float(samples) * dist.get_world_size(group) / everyone
 
 
 def sum_columns(columns: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .counts import CountsLike, as_counts
 from .surrogate import Surrogate, soft_rows
-from .targets import MIXED_MODES, Entries, Target, check_target, check_target_values, entries
+from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
 
 
 def soft_confusion(
@@ -87,9 +87,11 @@ def confusion(
         raise TypeError("pred must be a flat tensor of predicted class indices; pass logits.argmax(1) for logits.")
     check_target(target, pred.numel(), num_classes)
     check_target_values(target, num_classes, ignore_index)
-    check_target_values(pred, num_classes, num_classes)
+    outside = pred[(pred < 0) | (pred >= num_classes)]
+    if outside.numel():
+        raise ValueError(f"pred must hold class indices in [0, {num_classes}); found {int(outside[0])}.")
     items = entries(target, num_classes, torch.get_default_dtype(), _mode(mixed), ignore_index)
-    return _hard_confusion(items.of(pred), items, num_classes)
+    return _hard_confusion(items.of(pred.long()), items, num_classes)
 
 
 def margin_confusion(
@@ -119,7 +121,11 @@ def margin_confusion(
 
 
 def class_weights(
-    class_counts: CountsLike, r0: float = 0.2, normalize: bool = False, on_empty: str = "error"
+    class_counts: CountsLike,
+    r0: float = 0.2,
+    normalize: bool = False,
+    on_empty: str = "error",
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Weight of each class, :math:`\lambda_j = (n_j / N + r_0)^{-1/2}`: rarer classes weigh more.
 
@@ -128,6 +134,7 @@ def class_weights(
         r0: smoothing, above 0; the smaller it is, the more the weights differ.
         normalize: divide by the mean weight.
         on_empty: ``"ignore"`` accepts classes without images.
+        dtype: of the result; torch's default dtype if None.
 
     Example:
         >>> class_weights([80, 15, 5])
@@ -136,7 +143,7 @@ def class_weights(
     if not 0 < r0 < float("inf"):
         raise ValueError(f"r0 must be above 0; got {r0}.")
     weights = (as_counts(class_counts, on_empty).frequencies + r0).rsqrt()
-    return (weights / weights.mean() if normalize else weights).to(torch.get_default_dtype())
+    return (weights / weights.mean() if normalize else weights).to(dtype or torch.get_default_dtype())
 
 
 def class_errors(confusion: Tensor) -> Tensor:
@@ -188,8 +195,9 @@ def _scores(logits: Tensor) -> Tensor:
 
 def _entries(target: Target, scores: Tensor, mixed: str, ignore_index: int) -> Entries:
     check_target(target, scores.shape[0], scores.shape[1])
-    if not torch.compiler.is_compiling() and scores.device.type == "cpu" and scores.shape[0]:
+    if not torch.compiler.is_compiling() and scores.device.type == "cpu":
         check_target_values(target, scores.shape[1], ignore_index)
+        check_finite(scores.detach())
     return entries(target, scores.shape[1], scores.dtype, _mode(mixed), ignore_index)
 
 

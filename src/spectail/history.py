@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,13 +82,29 @@ class History(nn.Module):
         self.rows, self.steps, self.seen, self.basis = rows, steps, seen, basis
         self.images = basis @ rows.T
 
+    def settle(self) -> None:
+        """Every class stored and the factor multiplied in, as fixed shapes need it."""
+        if self.live:
+            self.densify()
+        else:
+            self._multiply_in()
+
+    def _multiply_in(self) -> None:
+        factor = self.factor.to(self.rows.dtype)
+        self.matrix.mul_(factor)
+        self.sums.mul_(factor)
+        self.images.mul_(factor)
+        self.factor.fill_(1)
+
     def decay(self, beta: float) -> None:
         if beta == 0.0:  # nothing of the past is left, and the factor must not become 0
             self.matrix.zero_()
             self.sums.zero_()
             self.images.zero_()
-        else:
-            self.factor.mul_(beta)
+            return
+        self.factor.mul_(beta)
+        if float(self.factor) < SMALLEST:
+            self._multiply_in()
 
     def places(self, label: Tensor) -> Tensor:
         """Where the rows of these classes are; with live storage a class without one gets one."""
@@ -104,26 +121,21 @@ class History(nn.Module):
         if self.live:
             self.sums.index_add_(0, at, change.sum(1))
 
-    def note(self, label: Tensor | None, filled: Tensor | bool = True) -> None:
-        """Count a step, and remember which classes have been seen if a start from the first estimate needs it."""
+    def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
+        """Count a step and remember which classes it showed."""
         self.steps.add_(filled)
-        if label is not None:
-            self.seen[label] = self.seen[label] | filled
+        self.seen.logical_or_(mass > 0)
 
     def tidy(self, spectral_norm: Tensor) -> None:
-        """Drop what no longer matters and multiply a small factor in. ``spectral_norm`` is of ``rows``, unscaled."""
+        """Drop the classes that no longer matter. ``spectral_norm`` is of ``rows``, without the factor."""
         if self.live:
             keep = self.sums[: self.classes.numel()] >= FORGET * spectral_norm
             if not bool(keep.all()):
                 self._drop(keep)
-        if float(self.factor) < SMALLEST:
-            factor = self.factor.to(self.rows.dtype)
-            self.matrix.mul_(factor)
-            self.sums.mul_(factor)
-            self.images.mul_(factor)
-            self.factor.fill_(1)
 
     def convert(self, dtype: torch.dtype) -> None:
+        if self.rows.dtype == dtype:
+            return
         for name in ("rows", "sums", "basis", "images"):
             setattr(self, name, getattr(self, name).to(dtype))
 
@@ -169,12 +181,7 @@ class History(nn.Module):
         self.register_buffer("place", place, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> History:
-        # model.half() and model.bfloat16() must not round the history.
-        def at_least_single(tensor: Tensor) -> Tensor:
-            moved: Tensor = fn(tensor)
-            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
-
-        super()._apply(at_least_single, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(at_least_single(fn), recurse)  # type: ignore[no-untyped-call]
         if self.factor.dtype != torch.float64 and self.factor.device.type != "mps":
             self.factor = self.factor.double()
         return self
@@ -187,10 +194,13 @@ class History(nn.Module):
             destination[prefix + "sums"] = self.sums[:used].clone()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        errors: list[str] = args[-1]
-        missing: list[str] = args[-3]
+        missing: list[str]
+        unexpected: list[str]
+        errors: list[str]
+        missing, unexpected, errors = args[-3:]
         names = [name for name, _ in self.named_buffers() if name not in self._non_persistent_buffers_set]
         absent = [prefix + name for name in names if prefix + name not in state_dict]
+        unexpected.extend(key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in names)
         if absent:
             missing.extend(absent)
             return
@@ -209,10 +219,20 @@ class History(nn.Module):
             self.densify()
 
 
+def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A move or cast of buffers that model.half() and model.bfloat16() cannot use to round them."""
+
+    def apply(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
+
+    return apply
+
+
 def add_columns(rows: Tensor, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None) -> Tensor:
     """``rows[at] += weight * columns - pull * rows[at]``, where ``at`` may repeat; returns what was added."""
     change = columns * weight[:, None]
     if pull is not None:
-        change.addcmul_(rows[at], pull[:, None], value=-1)
+        change.addcmul_(rows.index_select(0, at), pull[:, None], value=-1)
     rows.index_add_(0, at, change)
     return change

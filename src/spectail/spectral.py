@@ -21,10 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-RECYCLED = 4  # directions carried from step to step
-CHAIN = 2  # Krylov steps from the touched columns before the first check
+RECYCLED = 16  # directions carried from step to step
+CHAIN = 1  # Krylov steps from the touched columns before the first check
 GROWTH = 40  # most expansions in one call
 FIXED = 14  # Krylov steps where the count must not depend on values (accelerators, torch.compile)
+CERTAIN = 2e-5  # residual that bounds the relative error of sigma by 1e-5, even with an unseen twin of the top value
+UNCLEAR = 0.01  # residual above which a close runner-up is not taken at its word
+NARROW = 0.02  # relative gap below which the vector is not worth chasing; the value still is exact to 1e-5
 WEAK = 1e-2  # below this reach, the batch's share of v needs power steps of its own
 POLISH = 16  # most of those
 
@@ -105,10 +108,10 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
     At a hundred classes the squarings cost as much as a few dozen products, in a tenth of the calls. Power steps from
     a positive vector cannot miss the top direction of a non-negative matrix.
     """
-    gram = rows.T @ rows
-    unit = max(float(gram.trace()), _tiny(gram)) ** 0.5
-    gram = gram / unit**2
-    power = gram
+    unit = max(float(rows.max()), _tiny(rows))
+    scaled = rows / unit
+    gram = scaled.T @ scaled
+    power = gram / gram.trace().clamp_min(_tiny(gram))
     for _ in range(2):
         power = power @ power
         power = power / power.trace().clamp_min(_tiny(power))
@@ -126,8 +129,7 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
     z = gram @ u
     theta = z @ u
     residual = _norm(torch.addcmul(z, theta, u, value=-1)) / theta.clamp_min(_tiny(theta))
-    u = _positive(z)
-    u, w = _settle(rows, u, touched, unit, float(_norm(rows.index_select(0, touched))))
+    u, w = _settle(rows, z / _norm(z).clamp_min(_tiny(z)), touched, unit)
     sigma = _norm(w / unit) * unit
     return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual)
 
@@ -152,26 +154,29 @@ def track(
         growth: most directions added.
     """
     tol = tolerance(rows.dtype) if tol is None else tol
-    floor = 8 * torch.finfo(rows.dtype).eps
+    eps = torch.finfo(rows.dtype).eps
+    floor = eps * (8 + 0.1 * rows.shape[0] ** 0.5)
     search = _Search(rows, touched, space, growth)
-    search.add(search.recent.sum(0) if start is None else start)
+    search.add(_unit_peak(search.recent.sum(0) if start is None else start))
     for _ in range(CHAIN):
         search.add(search.advance())
     steps = CHAIN + 1
     limit = min(growth, rows.shape[1], rows.shape[0])
     while True:
-        values, vectors = torch.linalg.eigh(search.projected())
-        second, theta = (max(value, 0.0) for value in values[-2:].tolist())
+        values, vectors = search.solve()
+        second, theta = values
         u, w, z = search.ritz(vectors[:, -1])
         error = torch.add(z, u, alpha=-theta)
         rho = float(_norm(error)) / theta if theta else 0.0
-        good = not theta or rho <= max(tol * (1 - second / theta) * search.reach(w), floor)
+        gap = max(1 - second / theta, NARROW) if theta else 1.0
+        good = rho <= max(min(tol * gap * search.reach(w), CERTAIN), floor)
         if good and second > 0.7 * theta:
-            # A runner-up this close may be the true top, not yet resolved: its interval must end below theta.
+            # A runner-up this close may be the true top, not yet resolved: an eigenvalue lies within about
+            # width^2 / (distance to the next) of it.
             u2, _, z2 = search.ritz(vectors[:, -2])
             error2 = torch.add(z2, u2, alpha=-second)
-            width = float(_norm(error2))
-            if second + width > theta and width > 10 * floor * theta:
+            width = float(_norm(error2)) / theta
+            if width > UNCLEAR or (width > 1e-3 and second + 10 * width**2 * theta > theta):
                 good, error = False, error2
         if good or steps >= limit:
             break
@@ -181,17 +186,24 @@ def track(
         u = z / _norm(z).clamp_min(_tiny(z))
         w = rows @ u
     else:
-        u, w = _settle(rows, _positive(z), touched, search.unit, search.extent)
+        u, w = _settle(rows, _positive(z), touched, search.unit)
     sigma = _norm(w / search.unit) * search.unit
     triplet = Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, rows.new_tensor(rho))
     return triplet, search.recycle(vectors, u, w)
 
 
-def chain(rows: Tensor, start: Tensor, steps: int = FIXED) -> tuple[Triplet, Subspace]:
-    """The same by a Krylov chain of fixed length: no decision depends on a value, so nothing waits for a device."""
+def chain(rows: Tensor, start: Tensor, warm: Tensor, steps: int = FIXED) -> tuple[Triplet, Subspace]:
+    """The same by a Krylov chain of fixed length: no decision depends on a value, so nothing waits for a device.
+
+    Args:
+        rows: (L, K), one matrix column per row; non-negative.
+        start: (K,) a direction that the touched columns bring in.
+        warm: (K,) the u of the step before, or 0.
+        steps: length of the chain.
+    """
     steps = min(steps, rows.shape[0], rows.shape[1])
     basis, images = rows.new_zeros(steps, rows.shape[1]), rows.new_zeros(steps, rows.shape[0])
-    vector, unit = start, rows.new_ones(())
+    vector, unit = _unit_peak(start) + _unit_peak(warm), rows.new_ones(())
     for step in range(steps):
         for _ in range(2):  # orthogonalising twice is enough; rows not filled yet are 0 and do nothing
             vector = vector - basis.T @ (basis @ vector)
@@ -262,9 +274,13 @@ class _Search:
         """A times the newest image: the next vector of a Krylov chain."""
         return self._over_unit(self.rows.T, self.right[self.size - 1])
 
-    def projected(self) -> Tensor:
+    def solve(self) -> tuple[tuple[float, float], Tensor]:
+        """Second and first eigenvalue of A A^T in the subspace, and all eigenvectors in rising order."""
         images = self.right[: self.size]
-        return images @ images.T
+        # float64: in float32 LAPACK can fail to converge on a matrix this graded
+        values, vectors = torch.linalg.eigh((images @ images.T).double())
+        second, first = (max(value, 0.0) for value in values[-2:].tolist())
+        return (second, first), vectors.to(images.dtype)
 
     def ritz(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``u``, its image w, and ``A w``, from weights on the directions."""
@@ -294,7 +310,7 @@ class _Search:
         return torch.addmv(self.none, matrix, vector, beta=0, alpha=1 / self.unit)
 
 
-def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float) -> tuple[Tensor, Tensor]:
+def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     """``u`` and ``rows @ u``, after power steps if the touched columns barely meet u.
 
     Rounding in u drowns such a batch's share of v. Power steps on non-negative vectors have no cancellation and wash
@@ -302,7 +318,8 @@ def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float
     """
     w = rows @ u
     before = w.index_select(0, touched)
-    if float(_norm(before)) >= WEAK * extent:
+    size = float(_norm(before))
+    if size >= 0.1 * unit or size >= WEAK * float(_norm(rows.index_select(0, touched))):
         return u, w
     for _ in range(POLISH):
         u = _positive(rows.T @ (w / unit))
@@ -312,6 +329,11 @@ def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float
             break
         before = after
     return u, w
+
+
+def _unit_peak(vector: Tensor) -> Tensor:
+    """Scaled to a largest entry of 1, because the squares of small confusions underflow."""
+    return vector / vector.abs().max().clamp_min(_tiny(vector))
 
 
 def _positive(z: Tensor) -> Tensor:
@@ -325,7 +347,7 @@ def _leading(matrix: Tensor) -> Tensor:
     for _ in range(12):
         matrix = matrix / matrix.diagonal().sum().clamp_min(_tiny(matrix))
         matrix = matrix @ matrix
-    column = matrix[:, matrix.diagonal().argmax()]
+    column = matrix.index_select(1, matrix.diagonal().argmax().reshape(1))[:, 0]
     return column / _norm(column).clamp_min(_tiny(column))
 
 

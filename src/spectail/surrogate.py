@@ -62,10 +62,11 @@ def soft_rows(logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surro
     select = _select(logits, difference, target, kind)
     gate: Tensor | None
     if kind.form == "no-gate":
-        gate, rows = None, select.clone() if partner is not None else select
+        gate, rows = None, select.clone()
     else:
-        shifted = difference + kind.gamma if kind.gamma else difference
-        gate = shifted.relu() if kind.form == "no-both" else shifted.sigmoid()
+        if kind.gamma:
+            difference += kind.gamma
+        gate = difference.relu_() if kind.form == "no-both" else difference.sigmoid_()
         if kind.form == "no-both" or not kind.gate_grad:
             gate = gate.detach()
         rows = select * gate
@@ -90,21 +91,23 @@ def _zero_at(values: Tensor, position: Tensor) -> Tensor:
 def soft_gradient(
     soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, label: Tensor, kind: Surrogate
 ) -> Tensor:
-    """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K).
+    """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K); uses up ``soft``.
 
     For a softmax selection, with a = rows * left and h = sum(a): a - select * h, plus a * (1 - gate) from the
     gate; the label's own entry is minus the sum of the others.
     """
-    weighted = soft.rows * left
+    weighted = soft.rows.mul_(left)  # in place throughout: fresh memory of this size costs more than the arithmetic
     total = weighted.sum(1, keepdim=True)
     if kind.uses_softmax:
-        gradient = torch.addcmul(weighted, soft.select, total, value=-1)
+        gradient = soft.select.mul_(-total)
     else:
         positive = soft.select > 0
         room = (logits - logits.gather(1, label[:, None])).relu().sum(1, keepdim=True)
         share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
-        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
+        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0).sub_(weighted)
     if kind.gate_grad and soft.gate is not None and kind.form != "no-both":
-        gradient = gradient.add_(weighted).addcmul_(weighted, soft.gate, value=-1)
+        gradient.addcmul_(weighted, soft.gate.sub_(2), value=-1)  # selection 1, gate 1 - g
+    else:
+        gradient.add_(weighted)
     gradient = gradient.mul_(scale[:, None])
     return gradient.scatter_(1, label[:, None], -gradient.sum(1, keepdim=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -32,6 +33,9 @@ class MixedTarget:
     lam: Tensor | float
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.a, Tensor) and isinstance(self.b, Tensor)):
+            found = f"{type(self.a).__name__} and {type(self.b).__name__}"
+            raise TypeError(f"MixedTarget needs a and b as tensors of class indices; got {found}.")
         if self.a.shape != self.b.shape or self.a.ndim != 1:
             raise ValueError(
                 f"MixedTarget needs a and b of one shape (N,); got {tuple(self.a.shape)} and {tuple(self.b.shape)}."
@@ -90,8 +94,9 @@ def entries(target: Target, num_classes: int, dtype: torch.dtype, mixed: str = "
         return _mixed_entries(target, dtype, mixed, ignore)
     if target.ndim == 2:
         return _soft_entries(target.to(dtype))
+    target = target.long()  # before comparing: a byte would wrap -100 round to 156
     kept = target != ignore
-    return Entries(None, target.where(kept, 0).long(), kept.to(dtype))
+    return Entries(None, target.where(kept, 0), kept.to(dtype))
 
 
 def _soft_entries(labels: Tensor) -> Entries:
@@ -104,8 +109,9 @@ def _soft_entries(labels: Tensor) -> Entries:
 
 
 def _mixed_entries(target: MixedTarget, dtype: torch.dtype, mixed: str, ignore: int) -> Entries:
-    kept = (target.a != ignore) & (target.b != ignore)
-    a, b = target.a.where(kept, 0).long(), target.b.where(kept, 0).long()
+    a, b = target.a.long(), target.b.long()
+    kept = (a != ignore) & (b != ignore)
+    a, b = a.where(kept, 0), b.where(kept, 0)
     share = target.share.to(dtype).where(kept, 0)
     rest = (1 - share).where(kept, 0)
     if mixed == "dominant":
@@ -151,6 +157,8 @@ def check_target(target: Target, samples: int, num_classes: int, ignore: int = -
 
 def check_target_values(target: Target, num_classes: int, ignore: int = -100) -> None:
     """Label range and label mass: needs the values, so it costs a synchronisation on an accelerator."""
+    if len(target) == 0:
+        return
     if isinstance(target, MixedTarget):
         check_target_values(target.a, num_classes, ignore)
         check_target_values(target.b, num_classes, ignore)
@@ -161,13 +169,14 @@ def check_target_values(target: Target, num_classes: int, ignore: int = -100) ->
     if target.ndim == 2:
         off = (target.double().sum(1) - 1).abs()
         worst = int(off.argmax())
-        if not float(off[worst]) <= 1e-3:
+        if not float(off[worst]) <= max(1e-3, 2 * torch.finfo(target.dtype).eps):
             raise ValueError(
                 f"soft labels must sum to 1 in each row; row {worst} sums to {float(target[worst].double().sum()):.6g}."
             )
         if float(target.min()) < 0:
             raise ValueError(f"soft labels must not be negative; found {float(target.min()):.6g}.")
         return
+    target = target.long()
     low_label, high_label = (int(end) for end in torch.aminmax(target))
     if low_label >= 0 and high_label < num_classes:
         return
@@ -177,3 +186,17 @@ def check_target_values(target: Target, num_classes: int, ignore: int = -100) ->
             f"labels must lie in [0, {num_classes}) or equal ignore_index ({ignore}); found {int(wrong[0])}. "
             "Check the number of classes, or that labels start at 0."
         )
+
+
+def check_finite(logits: Tensor) -> None:
+    """NaN and infinity are named as such before they can enter anything that lasts."""
+    if not logits.numel():
+        return
+    low, high = (float(end) for end in torch.aminmax(logits))
+    if math.isfinite(low) and math.isfinite(high):
+        return
+    kind = "NaN" if math.isnan(low) or math.isnan(high) else "infinite"
+    raise ValueError(
+        f"logits contain {kind} values ({int((~torch.isfinite(logits)).sum())} of {logits.numel()} are not finite); "
+        "nothing was updated. Lower the learning rate, or check the input and mixed precision."
+    )

@@ -1,0 +1,254 @@
+"""What one step of CAR costs: forward + backward on given logits, beside cross entropy and a plain SVD version.
+
+Everything is measured in one run with one thread, interleaved step by step on the same logits, after the history has
+been filled. The figures of interest are ratios: machines are noisy, and noise hits both sides alike.
+
+    python benchmarks/car_step.py                    the table, the accuracy, the memory and the growth
+    python benchmarks/car_step.py --classes 100      one size only
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from stream import exponential_counts, simulate
+from svd_version import SVDVersion
+from torch import Tensor
+
+from spectail import CAR
+from spectail import functional as SF
+
+MAKERS = {"batch": CAR, "class": CAR.classwise}
+SURROGATE = {"batch": {}, "class": {"gamma": 2.0, "competitors": "non-target"}}
+
+
+def timed(loss: Any, logits: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Milliseconds of forward + backward, the value and the gradient."""
+    logits = logits.detach().requires_grad_(True)
+    start = time.perf_counter()
+    value = loss(logits, labels)
+    value.backward()
+    elapsed = time.perf_counter() - start
+    assert logits.grad is not None
+    return elapsed * 1e3, value.detach(), logits.grad
+
+
+class Oracle:
+    """The same history in float64, kept densely, with the exact triplet of any step on request."""
+
+    def __init__(self, counts: list[int], ema: str, beta: float) -> None:
+        self.ema, self.beta = ema, beta
+        self.weights = SF.class_weights(counts).double()
+        self.rows = torch.zeros(len(counts), len(counts), dtype=torch.float64)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        present = labels.unique()
+        columns = self._batch(logits.double(), labels).T[present] * self.weights[present, None]
+        if self.ema == "batch":
+            self.rows.mul_(self.beta)
+            self.rows[present] += (1 - self.beta) * columns
+        else:
+            self.rows[present] = self.beta * self.rows[present] + (1 - self.beta) * columns
+
+    def errors(self, logits: Tensor, labels: Tensor, value: Tensor, gradient: Tensor) -> tuple[float, float, float]:
+        """sigma2 / sigma1, relative error of the value, relative error of the gradient."""
+        sigma, second, u, v = leading(self.rows)
+        exact = logits.double().detach().requires_grad_(True)
+        batch = self._batch(exact, labels)
+        ((1 - self.beta) * (u @ batch @ (self.weights * v))).backward()
+        reference = exact.grad
+        assert reference is not None
+        return (
+            second / sigma,
+            abs(float(value) / sigma - 1),
+            float((gradient - reference).norm() / reference.norm()),
+        )
+
+    def _batch(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return SF.soft_confusion(logits, labels, **SURROGATE[self.ema])
+
+
+def leading(rows: Tensor) -> tuple[float, float, Tensor, Tensor]:
+    """Two largest singular values and the top pair: eigh up to 1,500 classes, block power steps to 1e-12 above."""
+    if len(rows) <= 1500:
+        values, vectors = torch.linalg.eigh(rows.T @ rows)
+        u = vectors[:, -1]
+        sigma, second = float(values[-1].sqrt()), float(values[-2].clamp_min(0).sqrt())
+    else:
+        basis = torch.linalg.qr(
+            torch.rand(len(rows), 12, dtype=rows.dtype, generator=torch.Generator().manual_seed(0))
+        )[0]
+        before = 0.0
+        for _ in range(2000):
+            image = rows @ basis
+            values, vectors = torch.linalg.eigh(image.T @ image)
+            u = basis @ vectors[:, -1]
+            sigma, second = float(values[-1].sqrt()), float(values[-2].clamp_min(0).sqrt())
+            if abs(sigma - before) <= 1e-13 * sigma:
+                break
+            before = sigma
+            basis = torch.linalg.qr(rows.T @ image)[0]
+    u = u * u.sum().sign()
+    return sigma, second, u, rows @ u / sigma
+
+
+def measure(num_classes: int, batch: int, fill: int, steps: int, checks: int, svd_steps: int) -> dict[str, Any]:
+    counts = exponential_counts(num_classes)
+    cars = {name: make(counts) for name, make in MAKERS.items()}
+    oracles = {name: Oracle(counts, name, car.beta) for name, car in cars.items()} if checks else {}
+    times: dict[str, list[float]] = {"cross entropy": [], "batch": [], "class": [], "svd": []}
+    iterations: dict[str, list[int]] = {"batch": [], "class": []}
+    found: dict[str, list[tuple[float, float, float]]] = {"batch": [], "class": []}
+    svd = SVDVersion(counts) if svd_steps else None
+    total = fill + steps
+    every = max(1, total // checks) if checks else total + 1
+    for step, (logits, labels) in enumerate(simulate(num_classes, batch, total)):
+        measured = step >= fill
+        ms, _, _ = timed(F.cross_entropy, logits, labels)
+        if measured:
+            times["cross entropy"].append(ms)
+        for name, car in cars.items():
+            ms, value, gradient = timed(car, logits, labels)
+            assert car.last is not None
+            if measured:
+                times[name].append(ms)
+                iterations[name].append(car.last.iterations)
+            if oracles:
+                oracles[name].update(logits, labels)
+                if step % every == every - 1:
+                    found[name].append(oracles[name].errors(logits, labels, value, gradient))
+        if svd is not None and measured and len(times["svd"]) < svd_steps:
+            times["svd"].append(timed(svd, logits, labels)[0])
+    base_min, base_median = min(times["cross entropy"]), statistics.median(times["cross entropy"])
+    result: dict[str, Any] = {"classes": num_classes, "batch": batch, "fill": fill, "steps": steps, "methods": {}}
+    for name, values in times.items():
+        if not values:
+            continue
+        entry = {
+            "ms_min": min(values),
+            "ms_median": statistics.median(values),
+            "ratio_min": min(values) / base_min,
+            "ratio_median": statistics.median(values) / base_median,
+        }
+        if name in iterations:
+            entry["iterations"] = statistics.mean(iterations[name])
+            clear = [row for row in found[name] if row[0] <= 0.95]
+            entry["checks"] = len(found[name])
+            entry["value_error"] = max((row[1] for row in found[name]), default=None)
+            entry["checks_clear"] = len(clear)
+            entry["gradient_error"] = max((row[2] for row in clear), default=None)
+        result["methods"][name] = entry
+    return result
+
+
+def peak_memory(num_classes: int, batch: int, ema: str, steps: int) -> dict[str, float]:
+    """Peak resident memory that CAR adds to a process that already runs cross entropy on the same logits, in MB."""
+    command = [sys.executable, __file__, "--memory-of", ema, "--classes", str(num_classes), "--batch", str(batch)]
+    done = subprocess.run([*command, "--fill", str(steps)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def memory_child(num_classes: int, batch: int, ema: str, steps: int) -> None:
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+    data = list(simulate(num_classes, batch, 3))
+    timed(F.cross_entropy, *data[0])
+    timed(MAKERS[ema](exponential_counts(200)), torch.randn(batch, 200), torch.randint(200, (batch,)))  # libraries
+    before = peak()
+    car = MAKERS[ema](exponential_counts(num_classes))
+    for step, (logits, labels) in enumerate(simulate(num_classes, batch, steps)):
+        timed(car, logits, labels)
+        if step == 2:
+            early = peak()
+    state = sum(value.numel() * value.element_size() for value in car.state_dict().values()) / 1e6
+    print(json.dumps({"extra_peak_mb": peak() - before, "after_3_steps_mb": early - before, "state_dict_mb": state}))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| K | method | min ms | median ms | x CE (min) | x CE (median) | iterations | value error | gradient error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        for name, entry in row["methods"].items():
+            label = {"batch": "CAR, batch EMA", "class": "CAR, class EMA", "svd": "plain SVD version"}.get(name, name)
+            error = [
+                f"{entry[key]:.1e}" if entry.get(key) is not None else "" for key in ("value_error", "gradient_error")
+            ]
+            steps = f"{entry['iterations']:.1f}" if "iterations" in entry else ""
+            lines.append(
+                f"| {row['classes']:,} | {label} | {entry['ms_min']:.3f} | {entry['ms_median']:.3f} | "
+                f"{entry['ratio_min']:.1f} | {entry['ratio_median']:.1f} | {steps} | {error[0]} | {error[1]} |"
+            )
+    return "\n".join(lines)
+
+
+def growth_table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| K | B | cross entropy ms | CAR batch ms | CAR class ms |", "|---|---|---|---|---|"]
+    for row in rows:
+        cells = [f"{row['methods'][name]['ms_median']:.2f}" for name in ("cross entropy", "batch", "class")]
+        lines.append(f"| {row['classes']:,} | {row['batch']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, nargs="+", default=[100, 1000, 8142])
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--fill", type=int, default=300, help="batches before anything is timed")
+    parser.add_argument("--steps", type=int, default=100, help="batches timed")
+    parser.add_argument(
+        "--checks", type=int, default=40, help="steps whose value and gradient are compared with float64"
+    )
+    parser.add_argument("--no-growth", action="store_true")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "car_step.json")
+    parser.add_argument("--memory-of", choices=MAKERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.memory_of:
+        memory_child(options.classes[0], options.batch, options.memory_of, options.fill)
+        return
+    report: dict[str, Any] = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1, "seed": 0}
+    report["sizes"] = []
+    for size in options.classes:
+        svd_steps = 20 if size <= 200 else 3 if size <= 2000 else 0
+        checks = options.checks if size <= 2000 else min(options.checks, 10)
+        report["sizes"].append(measure(size, options.batch, options.fill, options.steps, checks, svd_steps))
+        print(
+            table(report["sizes"][-1:])
+            if size == options.classes[0]
+            else table(report["sizes"][-1:]).split("\n", 2)[2],
+            flush=True,
+        )
+    if not options.no_memory:
+        largest = max(options.classes)
+        report["memory"] = {ema: peak_memory(largest, options.batch, ema, 60) for ema in MAKERS}
+        print(f"\nExtra peak memory at K = {largest:,}, in MB:")
+        for ema, entry in report["memory"].items():
+            print(f"  ema={ema!r}: {entry['extra_peak_mb']:.0f} in all, state_dict {entry['state_dict_mb']:.0f}")
+    if not options.no_growth:
+        sizes = [(k, options.batch) for k in (50, 100, 200, 500, 1000, 2000, 4000, 8142)]
+        sizes += [(1000, b) for b in (32, 64, 256, 512, 1024)]
+        report["growth"] = [measure(k, b, 60, 20, 0, 0) for k, b in sizes]
+        print("\nGrowth (median of 20 steps after 60):\n" + growth_table(report["growth"]))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    partial = options.output.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=1) + "\n")
+    partial.replace(options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Two ranks must train as one process does with the whole batch.
+
+The ranks run once, under torchrun, and save their results; then one process runs the same batches.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+SECONDS = 120
+SAVED = ("saved", "saved-classwise")
+REFUSED = ("nan", "label", "shape")
+CASES = (
+    *("batch", "classwise", "ragged", "ragged-classwise", "ragged-mixed", "separate", "separate-classwise"),
+    *("mixed", "mixed-classwise", "mixed-one-rank", "soft", "soft-classwise", "soft-bfloat16"),
+    *("ignored", "ignored-mixed", "ignored-rank", "accumulated", "accumulated-classwise", "live"),
+    *("first", "first-classwise", "first-ignored", "squared", "squared-classwise", "many", "one-rank", *SAVED),
+)
+
+
+class Results(NamedTuple):
+    ranks: tuple[dict[str, Any], dict[str, Any]]
+    single: dict[str, Any]
+
+    def of(self, case: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return self.ranks[0][case], self.ranks[1][case], self.single[case]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("distributed")
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={folder}")
+    launch(*ranks, WORKER, "all", folder)
+    launch(WORKER, "all", folder)
+    first, second, single = (torch.load(folder / f"{name}.pt") for name in ("rank0", "rank1", "single"))
+    assert set(single) == {*CASES, *REFUSED, "alone"}
+    return Results((first, second), single)
+
+
+def launch(*arguments: object) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**inherited, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # torchrun then ends its ranks, which are not in its process group
+        try:
+            output, _ = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        pytest.fail(f"not done after {SECONDS} s:\n{output[-6000:]}")
+    if process.returncode:
+        pytest.fail(f"exit code {process.returncode}:\n{output[-6000:]}")
+
+
+def gap(a: Any, b: Any) -> float:
+    """Largest difference; NaN if either has one, and no comparison with NaN holds."""
+    a, b = (torch.as_tensor(value, dtype=torch.float64) for value in (a, b))
+    return float((a - b).abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_equal_those_of_one_process(results: Results, case: str) -> None:
+    first, second, single = results.of(case)
+    difference = gap(first["parameters"], single["parameters"])
+    print(f"{case}: parameters differ by {difference:.1e}")
+    assert difference <= (1e-5 if case == "live" else 1e-6)
+    assert torch.equal(first["parameters"], second["parameters"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_holds_the_history_of_one_process(results: Results, case: str) -> None:
+    first, second, single = results.of(case)
+    assert torch.equal(first["confusion"], second["confusion"])
+    assert gap(first["confusion"], single["confusion"]) <= (1e-6 if case == "live" else 1e-10)
+    assert first["step"] == second["step"] == single["step"]
+    assert float(single["confusion"].sum()) > 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_value_of_car_needs_no_averaging(results: Results, case: str) -> None:
+    first, second, single = results.of(case)
+    assert first["car"] == second["car"]
+    last = len(single["car"])  # a run from a checkpoint has fewer steps
+    assert gap(first["car"][-last:], single["car"]) <= (1e-5 if case == "live" else 1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_base_losses_of_the_ranks_average_to_that_of_one_process(results: Results, case: str) -> None:
+    first, second, single = results.of(case)
+    last = len(single["base"])
+    mean = torch.tensor([first["base"], second["base"]], dtype=torch.float64).mean(0)
+    assert gap(mean[-last:], single["base"]) <= (1e-5 if case == "live" else 1e-9)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_rank_raises_when_one_refuses_its_batch(results: Results, case: str) -> None:
+    reason = {"nan": "NaN", "label": "labels must lie in", "shape": "21 classes"}[case]
+    good, bad = results.ranks[0][case]["errors"]
+    assert bad.startswith("ValueError")
+    assert reason in bad
+    assert good.startswith("RuntimeError: another rank refused its batch")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_batch_changes_no_state(results: Results, case: str) -> None:
+    assert all(rank[case]["unchanged"] for rank in results.ranks)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_training_goes_on_after_a_refused_batch(results: Results, case: str) -> None:
+    first, second, single = results.of(case)
+    assert gap(first["parameters"], single["parameters"]) <= 1e-6
+    assert torch.equal(first["confusion"], second["confusion"])
+    assert gap(first["confusion"], single["confusion"]) <= 1e-10
+    assert first["step"] == second["step"] == single["step"]
+
+
+def test_one_rank_may_call_car_alone(results: Results) -> None:
+    first, second, single = results.of("one-rank")
+    assert gap(first["probe"], single["probe"]) <= 1e-10  # the value and the gradient, both of the local batch
+    assert first["unchanged"]
+    assert "probe" not in second
+    assert first["sizes"] == second["sizes"]
+
+
+def test_a_checkpoint_of_rank_0_continues_on_one_process(results: Results) -> None:
+    for case in SAVED:
+        first, _, single = results.of(case)
+        assert len(single["car"]) == len(first["car"]) // 2  # it did start half way
+        assert gap(first["car"][-len(single["car"]) :], single["car"]) <= 1e-12
+        assert gap(first["confusion"], single["confusion"]) <= 1e-12
+        assert gap(first["parameters"], single["parameters"]) <= 1e-12
+
+
+def test_ranks_exchange_columns_and_never_the_matrix(results: Results) -> None:
+    first, second, _ = results.of("many")
+    assert first["sizes"] == second["sizes"]
+    assert 0 < max(first["sizes"]) <= 32 * 500 < 500 * 500
+
+
+def test_without_sync_a_rank_works_alone(results: Results) -> None:
+    """Also shows that the comparisons above can tell."""
+    first, second, single = results.of("alone")
+    assert first["sizes"] == second["sizes"] == []
+    assert gap(first["confusion"], second["confusion"]) > 1e-3
+    assert gap(first["parameters"], single["parameters"]) > 1e-3
+
+
+def test_a_loss_forgets_the_ranks_when_their_job_ends(results: Results) -> None:
+    for rank in results.ranks:
+        assert rank["after the job"]["found"] == pytest.approx(rank["after the job"]["right"], rel=1e-12)

@@ -1,0 +1,85 @@
+"""The gradient that CAR writes down in closed form against autograd, for every surrogate and every kind of label."""
+
+import itertools
+
+import oracle
+import pytest
+import torch
+
+from spectail import CAR
+from spectail import functional as SF
+
+FORMS = ("full", "no-gate", "no-softmax", "no-both")
+KINDS = [("hard", "masked"), ("ignored", "masked"), ("soft", "masked")]
+KINDS += [("mixed", mode) for mode in ("masked", "soft", "dominant", "clean")]
+
+
+@pytest.fixture(params=itertools.product(FORMS, ("all", "non-target"), (True, False), (0.0, 2.0)), ids=str)
+def options(request):
+    return dict(zip(("surrogate", "competitors", "gate_grad", "gamma"), request.param, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "mixed"), KINDS)
+def test_gradient_of_the_soft_confusion_is_the_slow_one(kind, mixed, options):
+    logits, target = oracle.one_batch(dtype=torch.float64, kind=kind)
+    direction = torch.randn(7, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def along(confusion):
+        return lambda logits, target: (confusion(logits, target, mixed=mixed, **options) * direction).sum()
+
+    value, gradient = oracle.value_and_gradient(along(SF.soft_confusion), logits, target)
+    wanted, wanted_gradient = oracle.value_and_gradient(along(oracle.soft_confusion), logits, target)
+    oracle.assert_near(value, wanted, 1e-12)
+    oracle.assert_near(gradient, wanted_gradient, 1e-12)
+    assert float(wanted_gradient.norm()) > 1e-3
+
+
+@pytest.mark.parametrize(("kind", "mixed"), KINDS)
+def test_closed_form_gradient_is_that_of_autograd(kind, mixed, options):
+    logits, target = oracle.one_batch(dtype=torch.float64, kind=kind)
+    car = CAR(oracle.long_tail(7), beta=0.0, weighting=None, mixed=mixed, **options)
+    value, gradient = oracle.value_and_gradient(car, logits, target)
+
+    def bilinear(logits, target):
+        return car.last.left @ SF.soft_confusion(logits, target, mixed=mixed, **options) @ car.last.right
+
+    wanted, wanted_gradient = oracle.value_and_gradient(bilinear, logits, target)
+    oracle.assert_near(value, wanted, 1e-12)
+    oracle.assert_near(gradient, wanted_gradient, 1e-11)
+    assert float(wanted_gradient.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("surrogate", FORMS)
+def test_gradient_of_a_sample_sums_to_zero(surrogate):
+    logits, target = oracle.one_batch(dtype=torch.float64)
+    _, gradient = oracle.value_and_gradient(CAR(oracle.long_tail(7), surrogate=surrogate), logits, target)
+    assert gradient.abs().max() > 1e-3
+    torch.testing.assert_close(gradient.sum(1), torch.zeros(24, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("surrogate", ["no-softmax", "no-both"])
+def test_a_sample_that_beats_every_rival_has_no_rectified_confusion(surrogate):
+    logits = torch.tensor([[3.0, 1.0, 2.0]], requires_grad=True)
+    confusion = SF.soft_confusion(logits, torch.tensor([0]), surrogate=surrogate, gamma=5.0)
+    confusion.sum().backward()
+    assert not confusion.any()
+    assert not logits.grad.any()
+
+
+def test_ablations_by_hand():
+    logits, target = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([0])
+    half = torch.tensor([1.0, 3.0])
+    near = torch.testing.assert_close
+    near(SF.soft_confusion(logits, target, surrogate="no-gate")[1:, 0], logits.softmax(1)[0, 1:])
+    near(SF.soft_confusion(logits, target, 1.0, surrogate="no-softmax")[1:, 0], half / 4 * (half + 1).sigmoid())
+    near(SF.soft_confusion(logits, target, 1.0, surrogate="no-both")[1:, 0], half / 4 * (half + 1))
+    near(
+        SF.soft_confusion(logits, target, competitors="non-target")[1:, 0],
+        logits[0, 1:].softmax(0) * half.sigmoid(),
+    )
+
+
+def test_two_classes_have_one_competitor():
+    logits = torch.tensor([[0.5, -0.5]])
+    found = SF.soft_confusion(logits, torch.tensor([0]), competitors="non-target")
+    torch.testing.assert_close(found[1, 0], torch.tensor(-1.0).sigmoid())
