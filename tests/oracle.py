@@ -105,11 +105,6 @@ def weights_of(counts: list[int], r0: float = 0.2, normalize: bool = False) -> T
     return torch.tensor([value / mean for value in raw], dtype=torch.float64)
 
 
-def spectral_norm(matrix: Tensor) -> Tensor:
-    used = matrix.detach().any(0)  # columns of zeros change nothing
-    return torch.linalg.matrix_norm(matrix[:, used], 2) if bool(used.any()) else matrix.sum()
-
-
 class SlowCAR:
     """The regulariser, with the options of ``CAR``."""
 
@@ -138,16 +133,18 @@ class SlowCAR:
         if not mass:  # no usable label: nothing to say, nothing to learn
             return logits.double().sum() * 0
         after = self._batch(columns, mass) if self.ema == "batch" else self._by_class(columns, mass)
-        self.weighted = after * self.weights
+        self.latest = after
         if commit:
             self.confusion = after.detach()
             self.seen |= set(mass)
-        return spectral_norm(self.weighted) + 0 * logits.double().sum()
+        used = after.detach().any(0)  # columns of zeros change nothing
+        self.weighted = after[:, used] * self.weights[used]
+        norm = torch.linalg.matrix_norm(self.weighted, 2) if used.any() else after.sum()
+        return norm + 0 * logits.double().sum()  # a gradient even where all is constant
 
     def gap(self) -> float:
         """Second singular value over the first, at the latest call; 0 if there is none."""
-        matrix = self.weighted.detach()
-        values = torch.linalg.svdvals(matrix[:, matrix.any(0)]).tolist()
+        values = torch.linalg.svdvals(self.weighted.detach()).tolist()
         return values[1] / values[0] if len(values) > 1 and values[0] > 0 else 0.0
 
     def _batch(self, columns: dict[int, Tensor], mass: dict[int, float]) -> Tensor:
@@ -188,15 +185,22 @@ def make_target(kind: str, labels: Tensor, num_classes: int, rng: torch.Generato
 
 
 def batches(
-    counts: list[int], steps: int, size: int = 24, dtype: torch.dtype = torch.float32, kind: str = "hard", seed: int = 0
+    counts: list[int],
+    steps: int,
+    size: int = 24,
+    dtype: torch.dtype = torch.float32,
+    kind: str = "hard",
+    seed: int = 0,
+    scale: float = 1.5,
+    lead: float = 1.5,
 ) -> Iterator[tuple[Tensor, Target]]:
-    """Batches drawn with the class frequencies; the scores know something about the labels."""
+    """Batches drawn with the class frequencies: normal scores times ``scale``, the true class ahead by ``lead``."""
     rng = torch.Generator().manual_seed(seed)
     frequency = torch.tensor(counts, dtype=torch.float64)
     for _ in range(steps):
         labels = torch.multinomial(frequency, size, replacement=True, generator=rng)
-        logits = 1.5 * torch.randn(size, len(counts), generator=rng, dtype=torch.float64)
-        logits[torch.arange(size), labels] += 1.5
+        logits = scale * torch.randn(size, len(counts), generator=rng, dtype=torch.float64)
+        logits[torch.arange(size), labels] += lead
         yield logits.to(dtype), make_target(kind, labels, len(counts), rng)
 
 

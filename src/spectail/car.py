@@ -53,9 +53,10 @@ class CAR(nn.Module):
         sync: ``"auto"`` uses the global batch whenever torch.distributed runs; False works alone; a process group
             names the ranks that share a batch.
         on_empty: ``"ignore"`` accepts classes with 0 images.
-        validate: label range and finite logits are checked on every call on a CPU and, with ``"first"``, on the first
-            call elsewhere; True checks always, False never.
-        ignore_index: samples with this label are left out.
+        validate: label range and finite logits are checked on every call on a CPU. On an accelerator, where looking
+            at values means waiting for them: ``"first"`` checks the first call, True every call, False none.
+        ignore_index: samples with this label are left out. A batch in which nothing is left has the value 0 and leaves
+            the history alone.
 
     Shape:
         logits (N, K); target (N,) class indices, (N, K) soft labels, or MixedTarget of N; result ().
@@ -124,8 +125,10 @@ class CAR(nn.Module):
         self.sync, self.validate, self.ignore_index = check_sync(sync), validate, ignore_index
         self.counts, self.r0 = counts, float(r0)
         self.weighting, self.normalize_weights = weighting, bool(normalize_weights)
-        self._constants(torch.float32, None)
-        self.history = History(self.num_classes, live=ema == "batch" and self.num_classes > LIVE_FROM)
+        weights, log_prior = self._constants(torch.float32)
+        self.register_buffer("weights", weights, persistent=False)
+        self.register_buffer("log_prior", log_prior, persistent=False)
+        self.history = History(weights, live=ema == "batch" and self.num_classes > LIVE_FROM)
         self.last: Triplet | None = None
         self.share = 1.0
         self._checked = False
@@ -140,15 +143,11 @@ class CAR(nn.Module):
         """Class-wise averaging with a margin: the estimator that works when classes outnumber the batch."""
         return cls(class_counts, **{**CLASSWISE, **options})
 
-    def _constants(self, dtype: torch.dtype, device: torch.device | None) -> None:
-        """Lambda and the log prior, which follow the precision of the logits."""
+    def _constants(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Lambda and the log prior, in the precision of the logits."""
         weights = class_weights(self.counts, self.r0, self.normalize_weights, "ignore", dtype)
-        weights = weights if self.weighting else torch.ones_like(weights)
-        prior = (
-            self.counts.counts.clamp_min(1).double() / self.counts.total
-        ).log()  # an empty class counts as one image
-        self.register_buffer("weights", weights.to(device), persistent=False)
-        self.register_buffer("log_prior", prior.to(dtype).to(device), persistent=False)
+        prior = (self.counts.counts.clamp_min(1).double() / self.counts.total).log()  # an empty class as one image
+        return weights if self.weighting else torch.ones_like(weights), prior.to(dtype)
 
     @property
     def confusion(self) -> Tensor:
@@ -209,8 +208,8 @@ class CAR(nn.Module):
             self.to(logits.device)
         wide = torch.float64 in (logits.dtype, self.history.rows.dtype)
         scores = logits.to(torch.float64 if wide else torch.float32)
-        if scores.dtype != self.weights.dtype:
-            self._constants(scores.dtype, scores.device)
+        if scores.dtype != self.log_prior.dtype:
+            self.weights, self.log_prior = (value.to(scores.device) for value in self._constants(scores.dtype))
         return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
 
     def _read(self, scores: Tensor, target: Target, group: dist.ProcessGroup | None) -> BatchConfusion:
@@ -238,9 +237,9 @@ class CAR(nn.Module):
             if alone:
                 raise ValueError("the batch is empty: CAR needs at least one sample.")
             return
-        if torch.compiler.is_compiling() or self.validate is False:
+        if torch.compiler.is_compiling():
             return
-        if self.validate == "first" and self._checked and scores.device.type != "cpu":
+        if scores.device.type != "cpu" and (self.validate is False or (self.validate == "first" and self._checked)):
             return
         check_target_values(target, self.num_classes, self.ignore_index)
         check_finite(scores)
@@ -392,7 +391,9 @@ class CARLoss(nn.Module):
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
         """The loss. ``sync=False`` is for a call that not every rank makes."""
         penalty: Tensor = self.car(logits, target, sync=sync)
-        base: Tensor = cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
+        base: Tensor = (
+            cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
+        )
         if self.car.share != 1.0:
             base = base * self.car.share if self.car.share else logits.sum() * 0  # a mean over no sample is NaN
         alpha = self._alpha(penalty)
@@ -420,7 +421,7 @@ CLASSWISE = {"beta": 0.9, "ema": "class", "competitors": "non-target", "gamma": 
 
 
 def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> Tensor:
-    """Cross entropy for hard, soft and mixed labels, averaged over samples, in float32 at least."""
+    """Cross entropy for hard, soft and mixed labels, averaged over samples; 0 if all are ignored."""
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if isinstance(target, MixedTarget):
         share = target.share.to(scores.dtype)
@@ -431,10 +432,12 @@ def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> T
         first, second = losses
         mixed: Tensor = share * first + (1 - share) * second
         kept = (target.a != ignore_index) & (target.b != ignore_index)
-        return mixed.where(kept, 0).sum() / kept.sum()
+        return mixed.where(kept, 0).sum() / kept.sum().clamp_min(1)
     if target.ndim == 2:
         return F.cross_entropy(scores, target.to(scores.dtype))
-    return F.cross_entropy(scores, target.long(), ignore_index=ignore_index)
+    target = target.long()
+    total = F.cross_entropy(scores, target, ignore_index=ignore_index, reduction="sum")
+    return total / (target != ignore_index).sum().clamp_min(1)
 
 
 class _Attach(torch.autograd.Function):

@@ -22,11 +22,14 @@ class History(nn.Module):
     - With ``live`` storage only classes seen lately have a row; ``classes`` says which, and the rest are 0. A row is
       dropped when its column sum is below ``FORGET`` times the spectral norm. Entries are non-negative, so the norm
       falls by at most beta a step, and so does a stored column: what was negligible when dropped stays so.
+    - ``weights`` records, in float32, the Lambda inside the rows. A state saved under another Lambda is
+      rescaled when it is loaded.
     - ``basis`` and ``images`` are the search space that the spectral solver carries along.
 
     All tensors are buffers, so a saved state continues bit for bit.
     """
 
+    weights: Tensor
     rows: Tensor
     classes: Tensor
     place: Tensor
@@ -37,10 +40,11 @@ class History(nn.Module):
     basis: Tensor
     images: Tensor
 
-    def __init__(self, num_classes: int, live: bool) -> None:
+    def __init__(self, weights: Tensor, live: bool) -> None:
         super().__init__()
-        self.num_classes = num_classes
+        self.num_classes = weights.numel()
         self.live = live
+        self.register_buffer("weights", weights.clone())
         self.reset()
 
     def reset(self, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> None:
@@ -147,6 +151,11 @@ class History(nn.Module):
             twin.register_buffer(name, value.clone())
         return twin
 
+    def _reweight(self, ratio: Tensor) -> None:
+        self.matrix.mul_(ratio[:, None])
+        self.sums[: ratio.numel()].mul_(ratio)
+        self.images.mul_(ratio)
+
     def _make_room(self, new: Tensor) -> None:
         used, wanted = self.classes.numel(), self.classes.numel() + new.numel()
         if wanted > self.rows.shape[0]:
@@ -212,9 +221,12 @@ class History(nn.Module):
             )
             return
         device = self.factor.device
+        other = saved.pop("weights").to(device)
         for name, value in saved.items():
             setattr(self, name, value.detach().to(device).clone())
         self._index()
+        if not torch.equal(other, self.weights.to(other.dtype)):
+            self._reweight((self.weights / other)[self.classes].to(self.rows.dtype))
         if not self.live and self.classes.numel() < self.num_classes:
             self.densify()
 

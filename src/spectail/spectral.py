@@ -8,8 +8,9 @@ and reading the matrix once is the unit of cost ("half a pass" each).
 
 1. ``basis`` holds a few left directions and ``images`` their products with A. After a batch only the images of the
    touched columns change, so the old subspace is brought up to date without reading the matrix.
-2. A short Krylov chain starts from the sum of the touched columns. Without it a direction that a rare class has just
-   brought in can stay unseen for ever: the old triplet is still an almost exact one, only no longer the top one.
+2. The largest touched column and a short Krylov chain from their sum join it. Without them a direction that a rare
+   class has just brought in can stay unseen for ever: the old triplet is still an almost exact one, only no longer
+   the top one.
 3. The subspace grows by the residual of its best vector until the estimated error of u is below the tolerance.
 4. One power step and one last product give u, v and sigma; sigma is then exact to the square of that error.
 """
@@ -54,7 +55,7 @@ class Subspace(NamedTuple):
 
 def tolerance(dtype: torch.dtype) -> float:
     """Largest estimated error of u that ends the search: sigma is then exact to about its square, i.e. to rounding."""
-    return 1e-8 if dtype == torch.float64 else 1e-3
+    return 1e-8 if dtype == torch.float64 else 3e-3
 
 
 def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +118,7 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
         power = power / power.trace().clamp_min(_tiny(power))
         power = power @ power
     u, steps, change = start + power.sum(1), 0, 1.0
-    while change > tolerance(rows.dtype) / 10 and steps < 64:
+    while change > tolerance(rows.dtype) / 30 and steps < 64:
         before = u
         for _ in range(4):
             u = power @ u
@@ -155,12 +156,16 @@ def track(
     """
     tol = tolerance(rows.dtype) if tol is None else tol
     eps = torch.finfo(rows.dtype).eps
-    floor = eps * (8 + 0.1 * rows.shape[0] ** 0.5)
+    floor = eps * (8 + 0.3 * rows.shape[0] ** 0.5)  # what rounding in a product leaves
+    before = 1.0
     search = _Search(rows, touched, space, growth)
-    search.add(_unit_peak(search.recent.sum(0) if start is None else start))
+    if start is None:
+        search.add(search.recent[int(search.recent.sum(1).argmax())])
+        start = search.recent.sum(0)
+    grown = search.add(_unit_peak(start))
     for _ in range(CHAIN):
-        search.add(search.advance())
-    steps = CHAIN + 1
+        grown = grown and search.add(search.advance())
+    steps = search.added
     limit = min(growth, rows.shape[1], rows.shape[0])
     while True:
         values, vectors = search.solve()
@@ -168,8 +173,11 @@ def track(
         u, w, z = search.ritz(vectors[:, -1])
         error = torch.add(z, u, alpha=-theta)
         rho = float(_norm(error)) / theta if theta else 0.0
-        gap = max(1 - second / theta, NARROW) if theta else 1.0
-        good = rho <= max(min(tol * gap * search.reach(w), CERTAIN), floor)
+        good = rho <= CERTAIN
+        stalled = rho > 0.7 * before and rho < 30 * floor
+        if good and rho > floor and not stalled:
+            good = rho <= tol * max(1 - second / theta, NARROW) * search.reach(w)
+        before = rho
         if good and second > 0.7 * theta:
             # A runner-up this close may be the true top, not yet resolved: an eigenvalue lies within about
             # width^2 / (distance to the next) of it.
@@ -178,9 +186,8 @@ def track(
             width = float(_norm(error2)) / theta
             if width > UNCLEAR or (width > 1e-3 and second + 10 * width**2 * theta > theta):
                 good, error = False, error2
-        if good or steps >= limit:
+        if good or steps >= limit or not search.add(error):
             break
-        search.add(error)
         steps += 1
     if touched is None:
         u = z / _norm(z).clamp_min(_tiny(z))
@@ -236,7 +243,8 @@ class _Search:
         self.rows, self.touched = rows, touched
         self.recent = rows if touched is None else rows.index_select(0, touched)
         self.extent = float(_norm(self.recent))
-        self.size, self.unit = 0, 0.0
+        self.size, self.added = 0, 0
+        self.unit = max(float(self.recent.abs().max()), _tiny(rows))
         room = RECYCLED + CHAIN + 2 + growth
         self.left = rows.new_empty(room, rows.shape[1])
         self.right = rows.new_empty(room, rows.shape[0])
@@ -244,31 +252,37 @@ class _Search:
         if space is None or touched is None:
             return
         basis, images = space.basis, space.images.index_copy(1, touched, space.basis @ self.recent.T)
-        # One Newton-Schulz step keeps the carried basis orthonormal; images follow, being linear in it.
-        mend = torch.addmm(torch.eye(len(basis), dtype=basis.dtype), basis, basis.T, beta=1.5, alpha=-0.5)
+        self.unit = max(float(images.abs().max()), self.unit)
+        # Make the basis orthonormal again (u moved in the last power step); images follow, being linear in it.
+        values, vectors = torch.linalg.eigh((basis @ basis.T).double())
+        scale = values.clamp_min(1e-3).rsqrt() * (values > 1e-3)  # directions that have become dependent are dropped
+        mend = (scale[:, None] * vectors.T).to(basis.dtype)
         self.size = len(basis)
         torch.mm(mend, basis, out=self.left[: self.size])
-        torch.mm(mend, images, out=self.right[: self.size])
+        torch.mm(mend / self.unit, images, out=self.right[: self.size])
 
-    def add(self, vector: Tensor) -> None:
+    def add(self, vector: Tensor) -> bool:
+        """Add the part of ``vector`` that is new; False if there is none, because the subspace holds it already."""
         size, left = self.size, self.left[: self.size]
+        whole = float(_norm(vector))
+        if whole < 1e-10:
+            vector = _unit_peak(vector)
+            whole = float(_norm(vector))
         if size:
             vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
-        vector = vector / _norm(vector).clamp_min(_tiny(vector))
-        if size:
+        part = float(_norm(vector))
+        if part <= 100 * torch.finfo(vector.dtype).eps * whole:
+            return False
+        vector = vector / part
+        if size:  # again, because cancellation leaves rounding errors along the others
             vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
-        if self.unit:
-            image = self._over_unit(self.rows, vector)
-        else:
-            image = torch.mv(self.rows, vector)
-            old = self.right[:size]
-            largest = float(image.abs().max()), float(old.abs().max()) if size else 0.0
-            self.unit = max(*largest, _tiny(image))
-            old.div_(self.unit)
-            image = image / self.unit
+            if part < 0.1 * whole:
+                vector = vector / _norm(vector)
         self.left[size] = vector
-        self.right[size] = image
+        self.right[size] = self._over_unit(self.rows, vector)
         self.size += 1
+        self.added += 1
+        return True
 
     def advance(self) -> Tensor:
         """A times the newest image: the next vector of a Krylov chain."""
