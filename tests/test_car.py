@@ -634,3 +634,25 @@ def test_a_loss_over_ignored_samples_only_is_zero():
     loss.backward()
     assert loss == 0
     assert not logits.grad.any()
+
+
+@pytest.mark.parametrize("num_classes", [7, 200])
+def test_a_retained_graph_gives_its_gradient_again(num_classes):
+    logits, target = oracle.one_batch(num_classes, dtype=torch.float64)
+    logits.requires_grad_(True)
+    value = CAR(long_tail(num_classes))(logits, target)
+    first, second = (torch.autograd.grad(3 * value, logits, retain_graph=True)[0] for _ in range(2))
+    assert first.any()
+    assert_near(second, first, 1e-12)
+
+
+def test_two_forwards_before_their_backwards_keep_their_gradients_apart():
+    counts = long_tail(60)
+    together, apart = CAR(counts), CAR(counts)
+    data = [(logits.requires_grad_(True), target) for logits, target in batches(counts, 2)]
+    values = [together(*batch) for batch in data]
+    for value, (logits, target) in zip(values, data, strict=True):
+        twin = logits.detach().clone().requires_grad_(True)
+        apart(twin, target).backward()
+        (gradient,) = torch.autograd.grad(value, logits)
+        assert torch.equal(gradient, twin.grad)

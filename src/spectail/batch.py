@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .distributed import sum_columns
+from .scratch import Scratch, take
 from .surrogate import SoftRows, Surrogate, soft_gradient, soft_rows
 from .targets import Entries
 
@@ -23,9 +24,13 @@ class BatchConfusion:
         items: the labels as entries.
         mass: (K,) label mass per class, over all ranks when there are several.
         kind: which surrogate.
+        scratch: memory to compute in.
     """
 
-    def __init__(self, scores: Tensor, items: Entries, mass: Tensor, kind: Surrogate) -> None:
+    def __init__(
+        self, scores: Tensor, items: Entries, mass: Tensor, kind: Surrogate, scratch: Scratch | None = None
+    ) -> None:
+        self.scratch = scratch
         self.scores, self.items, self.mass, self.kind = scores, items, mass, kind
         self.divisor = mass.clamp_min(1)
         self.share = items.mass / self.divisor.index_select(0, items.label)
@@ -53,7 +58,7 @@ class BatchConfusion:
         return present, columns, share, self.mass[present] * share
 
     def gradient(self, left: Tensor, right: Tensor) -> Tensor:
-        """Gradient of ``left^T C~ right`` with respect to the logits, (N, K)."""
+        """Gradient of ``left^T C~ right`` with respect to the logits, (N, K); may be asked for once."""
         scale = self.share * right.index_select(0, self.items.label)
         result = None
         for piece in self._pieces():
@@ -88,10 +93,14 @@ class BatchConfusion:
         if self._whole is not None:
             return self._whole
         partner = self.items.partner[piece] if self.items.partner is not None else None
-        rows = soft_rows(self._logits(piece), self.items.label[piece], partner, self.kind)
+        rows = soft_rows(self._logits(piece), self.items.label[piece], partner, self.kind, self.scratch)
         if self._fits():
             self._whole = rows  # computed once, used for the history and for the gradient
         return rows
 
     def _logits(self, piece: slice) -> Tensor:
-        return self.scores if self.items.sample is None else self.scores[self.items.sample[piece]]
+        if self.items.sample is None:
+            return self.scores
+        sample = self.items.sample[piece]
+        room = take(self.scratch, "logits", (sample.numel(), self.scores.shape[1]), self.scores)
+        return torch.index_select(self.scores, 0, sample, out=room)

@@ -16,6 +16,7 @@ from .counts import CountsLike, as_counts
 from .distributed import Sync, check_sync, exchange_mass, find_group
 from .functional import class_weights
 from .history import LIVE_FROM, History, add_columns, at_least_single
+from .scratch import Scratch
 from .spectral import Triplet, chain, exact, squared, track
 from .surrogate import Surrogate
 from .targets import MIXED_MODES, MixedTarget, Target, check_finite, check_target, check_target_values, entries
@@ -132,6 +133,7 @@ class CAR(nn.Module):
         self.last: Triplet | None = None
         self.share = 1.0
         self._checked = False
+        self._scratch = Scratch()
 
     @classmethod
     def reference(cls, class_counts: CountsLike, **options: Any) -> CAR:
@@ -190,9 +192,12 @@ class CAR(nn.Module):
             if group is not None:  # DDP averages over ranks what must be added up
                 right *= dist.get_world_size(group)
             gradient = batch.gradient(triplet.left, right)
-        again = None if compiling else lambda values: batch.objective(values, triplet.left, right)
-        attach = cast(Callable[..., Tensor], _Attach.apply)
-        return attach(scores, triplet.spectral_norm, gradient, again)
+        if compiling:
+            return cast(Callable[..., Tensor], _Attach.apply)(scores, triplet.spectral_norm, gradient)
+        attach = cast(Callable[..., Tensor], _AttachOnce.apply)
+        return attach(
+            scores, triplet.spectral_norm, gradient, lambda values: batch.objective(values, triplet.left, right)
+        )
 
     def _scores(self, logits: Tensor) -> Tensor:
         """The logits CAR looks at: float32 at least, shifted by the prior, on the device of the state."""
@@ -229,7 +234,8 @@ class CAR(nn.Module):
             mass, self.share = exchange_mass(mass, samples, problem, group)
         elif problem is not None:
             raise problem
-        return BatchConfusion(scores, items, mass, self.kind)
+        scratch = None if torch.compiler.is_compiling() or scores.device.type != "cpu" else self._scratch
+        return BatchConfusion(scores, items, mass, self.kind, scratch)
 
     def _check(self, scores: Tensor, target: Target, alone: bool) -> None:
         check_target(target, scores.shape[0], self.num_classes)
@@ -267,14 +273,14 @@ class CAR(nn.Module):
         weight, fading = share * gain.index_select(0, label), self._fading(label, pull, rate)
         at = history.places(label)
         factor = float(history.factor)
-        history.add(columns, at, weight / factor if factor != 1 else weight, fading)
+        history.add(columns, at, weight / factor if factor != 1 else weight, fading, self._scratch)
         if self.solver == "svd" or (self.solver == "auto" and self.num_classes <= SVD_UP_TO):
             found = exact(history.matrix)
         elif self.num_classes <= SQUARE_UP_TO:
             found = squared(history.matrix, at, history.basis[0])
             history.basis[0] = found.left
         else:
-            found, history.space = track(history.matrix, at, space=history.space)
+            found = track(history.matrix, at, space=history.space, scratch=self._scratch)
         right = found.right
         if history.live:
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
@@ -441,21 +447,42 @@ def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> T
 
 
 class _Attach(torch.autograd.Function):
-    """Gives a value the gradient that was computed beside it, and lets that gradient be differentiated again."""
+    """Gives a value the gradient that was computed beside it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor] | None
-    ) -> Tensor:
-        ctx.save_for_backward(scores, gradient)
-        ctx.again = again
+    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return grad * gradient, None, None
+
+
+class _AttachOnce(torch.autograd.Function):
+    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again.
+
+    ``again`` gives the objective as a function of the logits, for what one stored gradient cannot do: a second backward
+    through a retained graph, and derivatives of the gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(scores)
+        ctx.gradient, ctx.again = gradient, again
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        scores, gradient = ctx.saved_tensors
-        if ctx.again is not None and torch.is_grad_enabled():  # backward(create_graph=True)
-            (gradient,) = torch.autograd.grad(ctx.again(scores), scores, create_graph=True)
+        gradient, ctx.gradient = ctx.gradient, None
+        differentiable = torch.is_grad_enabled()  # backward(create_graph=True)
+        if gradient is not None and not differentiable:
+            return gradient.mul_(grad), None, None, None
+        (scores,) = ctx.saved_tensors
+        with torch.enable_grad():
+            point = scores if differentiable else scores.detach().requires_grad_(True)
+            (gradient,) = torch.autograd.grad(ctx.again(point), point, create_graph=differentiable)
         return grad * gradient, None, None, None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .scratch import Scratch, take
 from .spectral import RECYCLED, Subspace
 
 LIVE_FROM = 2048  # with batch averaging, more classes than this are stored sparsely
@@ -68,10 +69,6 @@ class History(nn.Module):
     def space(self) -> Subspace:
         return Subspace(self.basis, self.images)
 
-    @space.setter
-    def space(self, value: Subspace) -> None:
-        self.basis, self.images = value
-
     def dense(self) -> Tensor:
         """The whole matrix by class, (K, K), as a copy."""
         full = self.rows.new_zeros(self.num_classes, self.num_classes)
@@ -120,8 +117,8 @@ class History(nn.Module):
             found = self.place[label]
         return found
 
-    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None) -> None:
-        change = add_columns(self.rows, columns, at, weight, pull)
+    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch) -> None:
+        change = add_columns(self.rows, columns, at, weight, pull, scratch)
         if self.live:
             self.sums.index_add_(0, at, change.sum(1))
 
@@ -241,10 +238,14 @@ def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     return apply
 
 
-def add_columns(rows: Tensor, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None) -> Tensor:
+def add_columns(
+    rows: Tensor, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch | None = None
+) -> Tensor:
     """``rows[at] += weight * columns - pull * rows[at]``, where ``at`` may repeat; returns what was added."""
-    change = columns * weight[:, None]
+    shape = (columns.shape[0], columns.shape[1])
+    change = torch.mul(columns, weight[:, None], out=take(scratch, "change", shape, rows))
     if pull is not None:
-        change.addcmul_(rows.index_select(0, at), pull[:, None], value=-1)
+        old = torch.index_select(rows, 0, at, out=take(scratch, "touched", shape, rows))
+        change.addcmul_(old, pull[:, None], value=-1)
     rows.index_add_(0, at, change)
     return change

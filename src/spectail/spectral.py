@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .scratch import Scratch, take
+
 RECYCLED = 16  # directions carried from step to step
 CHAIN = 1  # Krylov steps from the touched columns before the first check
 GROWTH = 40  # most expansions in one call
@@ -80,7 +82,7 @@ def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, T
     if min(A.shape) > 64:
         start = torch.randn(A.shape[0], generator=torch.Generator().manual_seed(0), dtype=values.dtype)
         limit = tol if tol is not None else min(1e-5, tolerance(values.dtype))
-        found, _ = track(values.T.contiguous(), None, start.to(values.device), tol=limit, growth=min(200, *A.shape))
+        found = track(values.T.contiguous(), None, start.to(values.device), tol=limit, growth=min(200, *A.shape))
         if not float(found.residual) < limit:
             found = None
     found = found or exact(values.T)
@@ -130,7 +132,7 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
     z = gram @ u
     theta = z @ u
     residual = _norm(torch.addcmul(z, theta, u, value=-1)) / theta.clamp_min(_tiny(theta))
-    u, w = _settle(rows, z / _norm(z).clamp_min(_tiny(z)), touched, unit)
+    u, w = _settle(rows, z / _norm(z).clamp_min(_tiny(z)), touched, unit, None)
     sigma = _norm(w / unit) * unit
     return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual)
 
@@ -142,7 +144,8 @@ def track(
     space: Subspace | None = None,
     tol: float | None = None,
     growth: int = GROWTH,
-) -> tuple[Triplet, Subspace]:
+    scratch: Scratch | None = None,
+) -> Triplet:
     """Triplet of the matrix whose columns are ``rows``, searched from ``space`` and ``start`` until it is accurate.
 
     Args:
@@ -150,15 +153,17 @@ def track(
         touched: rows changed since ``space`` was returned; their share of v is found to full relative accuracy.
             None: all of them, and ``space`` is not used.
         start: (K,) where the Krylov chain starts; by default the sum of the touched columns.
-        space: what the previous call returned. Its images of untouched rows must still hold.
+        space: where the previous call left its subspace, 0 at first; brought up to date in place. Its images of
+            untouched rows must still hold.
         tol: estimated error of u at which the search ends.
         growth: most directions added.
+        scratch: memory to compute in.
     """
     tol = tolerance(rows.dtype) if tol is None else tol
     eps = torch.finfo(rows.dtype).eps
     floor = eps * (8 + 0.3 * rows.shape[0] ** 0.5)  # what rounding in a product leaves
     before = 1.0
-    search = _Search(rows, touched, space, growth)
+    search = _Search(rows, touched, space, growth, scratch)
     if start is None:
         search.add(search.recent[int(search.recent.sum(1).argmax())])
         start = search.recent.sum(0)
@@ -193,10 +198,11 @@ def track(
         u = z / _norm(z).clamp_min(_tiny(z))
         w = rows @ u
     else:
-        u, w = _settle(rows, _positive(z), touched, search.unit)
+        u, w = _settle(rows, _positive(z), touched, search.unit, search.extent)
     sigma = _norm(w / search.unit) * search.unit
-    triplet = Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, rows.new_tensor(rho))
-    return triplet, search.recycle(vectors, u, w)
+    if space is not None:
+        search.recycle(space, vectors, u, w)
+    return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, rows.new_tensor(rho))
 
 
 def chain(rows: Tensor, start: Tensor, warm: Tensor, steps: int = FIXED) -> tuple[Triplet, Subspace]:
@@ -239,20 +245,30 @@ class _Search:
     ``unit`` is the size of the matrix, so that products of small confusions do not underflow.
     """
 
-    def __init__(self, rows: Tensor, touched: Tensor | None, space: Subspace | None, growth: int) -> None:
+    def __init__(
+        self, rows: Tensor, touched: Tensor | None, space: Subspace | None, growth: int, scratch: Scratch | None
+    ) -> None:
         self.rows, self.touched = rows, touched
-        self.recent = rows if touched is None else rows.index_select(0, touched)
+        count, width = rows.shape
+        if touched is None:
+            self.recent = rows
+        else:
+            room = take(scratch, "touched", (touched.numel(), width), rows)
+            self.recent = torch.index_select(rows, 0, touched, out=room)
         self.extent = float(_norm(self.recent))
         self.size, self.added = 0, 0
-        self.unit = max(float(self.recent.abs().max()), _tiny(rows))
-        room = RECYCLED + CHAIN + 2 + growth
-        self.left = rows.new_empty(room, rows.shape[1])
-        self.right = rows.new_empty(room, rows.shape[0])
+        low, high = torch.aminmax(self.recent)
+        self.unit = max(-float(low), float(high), _tiny(rows))
+        most = RECYCLED + CHAIN + 2 + growth
+        scratch = scratch or Scratch()
+        self.left = scratch.take("left", (most, width), rows)
+        self.right = scratch.take("right", (most, count), rows)
         self.none = rows.new_zeros(1)
         if space is None or touched is None:
             return
-        basis, images = space.basis, space.images.index_copy(1, touched, space.basis @ self.recent.T)
-        self.unit = max(float(images.abs().max()), self.unit)
+        basis, images = space.basis, space.images.index_copy_(1, touched, space.basis @ self.recent.T)
+        low, high = torch.aminmax(images)
+        self.unit = max(-float(low), float(high), self.unit)
         # Make the basis orthonormal again (u moved in the last power step); images follow, being linear in it.
         values, vectors = torch.linalg.eigh((basis @ basis.T).double())
         scale = values.clamp_min(1e-3).rsqrt() * (values > 1e-3)  # directions that have become dependent are dropped
@@ -308,24 +324,20 @@ class _Search:
             return 1.0
         return float(_norm(w.index_select(0, self.touched))) * self.unit / self.extent
 
-    def recycle(self, vectors: Tensor, u: Tensor, w: Tensor) -> Subspace:
-        """The best directions, for the next call; the first is exact, the others only help to search."""
+    def recycle(self, space: Subspace, vectors: Tensor, u: Tensor, w: Tensor) -> None:
+        """Leave the best directions in ``space``; the first is exact, the others only help the next search."""
         keep = min(RECYCLED, self.size)
         rotation = vectors[:, -keep:].flip(1).T
-        basis = self.left.new_zeros(RECYCLED, self.left.shape[1])
-        images = self.right.new_zeros(RECYCLED, self.right.shape[1])
-        torch.mm(rotation, self.left[: self.size], out=basis[:keep])
-        torch.mm(rotation, self.right[: self.size], out=images[:keep])
-        images *= self.unit
-        basis[0], images[0] = u, w
-        return Subspace(basis, images)
+        torch.mm(rotation, self.left[: self.size], out=space.basis[:keep])
+        torch.mm(rotation * self.unit, self.right[: self.size], out=space.images[:keep])
+        space.basis[0], space.images[0] = u, w
 
     def _over_unit(self, matrix: Tensor, vector: Tensor) -> Tensor:
         return torch.addmv(self.none, matrix, vector, beta=0, alpha=1 / self.unit)
 
 
-def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float) -> tuple[Tensor, Tensor]:
-    """``u`` and ``rows @ u``, after power steps if the touched columns barely meet u.
+def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float | None) -> tuple[Tensor, Tensor]:
+    """``u`` and ``rows @ u``, after power steps if the touched columns, of norm ``extent``, barely meet u.
 
     Rounding in u drowns such a batch's share of v. Power steps on non-negative vectors have no cancellation and wash
     it out.
@@ -333,7 +345,10 @@ def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float) -> tuple[Tens
     w = rows @ u
     before = w.index_select(0, touched)
     size = float(_norm(before))
-    if size >= 0.1 * unit or size >= WEAK * float(_norm(rows.index_select(0, touched))):
+    if size >= 0.1 * unit:
+        return u, w
+    extent = float(_norm(rows.index_select(0, touched))) if extent is None else extent
+    if size >= WEAK * extent:
         return u, w
     for _ in range(POLISH):
         u = _positive(rows.T @ (w / unit))

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .scratch import Scratch, take
+
 COMPETITORS = ("all", "non-target")
 SURROGATES = ("full", "no-gate", "no-softmax", "no-both")
 
@@ -49,17 +51,20 @@ class SoftRows(NamedTuple):
     gate: Tensor | None
 
 
-def soft_rows(logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate) -> SoftRows:
-    """Soft confusion of each entry; differentiable.
+def soft_rows(
+    logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate, scratch: Scratch | None = None
+) -> SoftRows:
+    """Soft confusion of each entry; differentiable unless it is computed in ``scratch``.
 
     Args:
         logits: (E, K).
         label: (E,) true class, whose own row is 0.
         partner: (E,) a class left out because predicting it is no error, or None.
+        scratch: where the results may lie; the next call overwrites them.
     """
-    target = label[:, None]
-    difference = logits - logits.gather(1, target)
-    select = _select(logits, difference, target, kind)
+    target, shape = label[:, None], (logits.shape[0], logits.shape[1])
+    difference = torch.sub(logits, logits.gather(1, target), out=take(scratch, "difference", shape, logits))
+    select = _select(logits, difference, target, kind, scratch)
     gate: Tensor | None
     if kind.form == "no-gate":
         gate, rows = None, select.clone()
@@ -69,19 +74,22 @@ def soft_rows(logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surro
         gate = difference.relu_() if kind.form == "no-both" else difference.sigmoid_()
         if kind.form == "no-both" or not kind.gate_grad:
             gate = gate.detach()
-        rows = select * gate
+        rows = torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
     if partner is not None:
         rows = _zero_at(rows, partner[:, None])
     return SoftRows(rows, select, gate)
 
 
-def _select(logits: Tensor, difference: Tensor, target: Tensor, kind: Surrogate) -> Tensor:
+def _select(logits: Tensor, difference: Tensor, target: Tensor, kind: Surrogate, scratch: Scratch | None) -> Tensor:
+    shape = (logits.shape[0], logits.shape[1])
+    room = take(scratch, "select", shape, logits)
     if not kind.uses_softmax:
         positive = difference.relu()  # already 0 at the label
         return positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(positive.dtype).tiny)
     if kind.competitors == "non-target":
-        return logits.scatter(1, target, -torch.inf).softmax(1)
-    return _zero_at(logits.softmax(1), target)
+        others = torch.scatter(logits, 1, target, -torch.inf, out=take(scratch, "rows", shape, logits))
+        return torch.softmax(others, 1, out=room)
+    return _zero_at(torch.softmax(logits, 1, out=room), target)
 
 
 def _zero_at(values: Tensor, position: Tensor) -> Tensor:
@@ -109,5 +117,5 @@ def soft_gradient(
         gradient.addcmul_(weighted, soft.gate.sub_(2), value=-1)  # selection 1, gate 1 - g
     else:
         gradient.add_(weighted)
-    gradient = gradient.mul_(scale[:, None])
+    gradient = gradient * scale[:, None]  # fresh memory at last: this outlives the step
     return gradient.scatter_(1, label[:, None], -gradient.sum(1, keepdim=True))
