@@ -24,13 +24,11 @@ class BatchConfusion:
         items: the labels as entries.
         mass: (K,) label mass per class, over all ranks when there are several.
         kind: which surrogate.
-        scratch: memory to compute in.
     """
 
-    def __init__(
-        self, scores: Tensor, items: Entries, mass: Tensor, kind: Surrogate, scratch: Scratch | None = None
-    ) -> None:
-        self.scratch = scratch
+    def __init__(self, scores: Tensor, items: Entries, mass: Tensor, kind: Surrogate) -> None:
+        self.usable = True  # False if every sample is ignored, or none is clean
+        self.scratch: Scratch | None = None  # memory to compute in
         self.scores, self.items, self.mass, self.kind = scores, items, mass, kind
         self.divisor = mass.clamp_min(1)
         self.share = items.mass / self.divisor.index_select(0, items.label)
@@ -58,12 +56,13 @@ class BatchConfusion:
         return present, columns, share, self.mass[present] * share
 
     def gradient(self, left: Tensor, right: Tensor) -> Tensor:
-        """Gradient of ``left^T C~ right`` with respect to the logits, (N, K); may be asked for once."""
+        """Gradient of ``left^T C~ right`` with respect to the logits, (N, K)."""
         scale = self.share * right.index_select(0, self.items.label)
         result = None
         for piece in self._pieces():
             label = self.items.label[piece]
-            part = soft_gradient(self._rows(piece), left, scale[piece], self._logits(piece), label, self.kind)
+            rows, self._whole = self._rows(piece), None  # used up
+            part = soft_gradient(rows, left, scale[piece], self._logits(piece), label, self.kind)
             if self.items.sample is None:
                 return part
             result = torch.zeros_like(self.scores) if result is None else result

@@ -22,6 +22,7 @@ from .surrogate import Surrogate
 from .targets import MIXED_MODES, MixedTarget, Target, check_finite, check_target, check_target_values, entries
 
 SQUARE_UP_TO = 160  # classes; up to here squaring the matrix is faster than searching it
+SCRATCH_FROM = 1 << 16  # logits in a batch; smaller tensors stay with the allocator anyway
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
 
 
@@ -176,15 +177,11 @@ class CAR(nn.Module):
             raise
         with torch.no_grad(), _full_precision(scores.device):
             batch = self._read(scores.detach(), target, group)
-            eager = not compiling and scores.device.type == "cpu"
-            usable = not eager or float(batch.mass.sum()) > 0
-        if not usable:  # every sample is ignored, or none is clean
+        if not batch.usable:
             return scores.sum() * 0
         with torch.no_grad(), _full_precision(scores.device):
-            if eager:
-                triplet, gain = self._adaptive(batch, group, commit)
-            else:
-                triplet, gain = self._static(batch, group, commit)
+            step = self._static if compiling or scores.device.type != "cpu" else self._adaptive
+            triplet, gain = step(batch, group, commit)
             self.last = triplet
             if not scores.requires_grad:
                 return triplet.spectral_norm
@@ -195,9 +192,7 @@ class CAR(nn.Module):
         if compiling:
             return cast(Callable[..., Tensor], _Attach.apply)(scores, triplet.spectral_norm, gradient)
         attach = cast(Callable[..., Tensor], _AttachOnce.apply)
-        return attach(
-            scores, triplet.spectral_norm, gradient, lambda values: batch.objective(values, triplet.left, right)
-        )
+        return attach(scores, triplet.spectral_norm, gradient, batch, triplet.left, right)
 
     def _scores(self, logits: Tensor) -> Tensor:
         """The logits CAR looks at: float32 at least, shifted by the prior, on the device of the state."""
@@ -234,8 +229,11 @@ class CAR(nn.Module):
             mass, self.share = exchange_mass(mass, samples, problem, group)
         elif problem is not None:
             raise problem
-        scratch = None if torch.compiler.is_compiling() or scores.device.type != "cpu" else self._scratch
-        return BatchConfusion(scores, items, mass, self.kind, scratch)
+        batch = BatchConfusion(scores, items, mass, self.kind)
+        if scores.device.type == "cpu" and not torch.compiler.is_compiling():
+            batch.usable = bool(mass.any())
+            batch.scratch = self._scratch if scores.numel() > SCRATCH_FROM else None
+        return batch
 
     def _check(self, scores: Tensor, target: Target, alone: bool) -> None:
         check_target(target, scores.shape[0], self.num_classes)
@@ -273,19 +271,20 @@ class CAR(nn.Module):
         weight, fading = share * gain.index_select(0, label), self._fading(label, pull, rate)
         at = history.places(label)
         factor = float(history.factor)
-        history.add(columns, at, weight / factor if factor != 1 else weight, fading, self._scratch)
+        history.add(columns, at, weight / factor if factor != 1 else weight, fading, batch.scratch)
         if self.solver == "svd" or (self.solver == "auto" and self.num_classes <= SVD_UP_TO):
             found = exact(history.matrix)
         elif self.num_classes <= SQUARE_UP_TO:
             found = squared(history.matrix, at, history.basis[0])
             history.basis[0] = found.left
         else:
-            found = track(history.matrix, at, space=history.space, scratch=self._scratch)
+            found = track(history.matrix, at, space=history.space, scratch=batch.scratch)
         right = found.right
         if history.live:
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
         if commit:
-            history.note(batch.mass)
+            if self.ema_start == "first":
+                history.note(batch.mass)
             history.tidy(found.spectral_norm)
         return found._replace(spectral_norm=found.spectral_norm * factor, right=right), gradient_gain
 
@@ -309,7 +308,8 @@ class CAR(nn.Module):
         else:
             found, space = chain(rows, rows[label].sum(0), history.basis[0].to(rows.dtype))
         if commit:
-            history.note(batch.mass, filled)
+            if self.ema_start == "first":
+                history.note(batch.mass, filled)
             if space is not None:
                 history.basis.copy_(space.basis)
                 history.images.copy_(space.images)
@@ -461,29 +461,27 @@ class _Attach(torch.autograd.Function):
 
 
 class _AttachOnce(torch.autograd.Function):
-    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again.
-
-    ``again`` gives the objective as a function of the logits, for what one stored gradient cannot do: a second backward
-    through a retained graph, and derivatives of the gradient.
-    """
+    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, batch: BatchConfusion, left: Tensor, right: Tensor
+    ) -> Tensor:
         ctx.save_for_backward(scores)
-        ctx.gradient, ctx.again = gradient, again
+        ctx.gradient, ctx.batch, ctx.left, ctx.right = gradient, batch, left, right
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # backward(create_graph=True)
+            (scores,) = ctx.saved_tensors
+            objective = ctx.batch.objective(scores, ctx.left, ctx.right)
+            (gradient,) = torch.autograd.grad(objective, scores, create_graph=True)
+            return grad * gradient, None, None, None, None, None
         gradient, ctx.gradient = ctx.gradient, None
-        differentiable = torch.is_grad_enabled()  # backward(create_graph=True)
-        if gradient is not None and not differentiable:
-            return gradient.mul_(grad), None, None, None
-        (scores,) = ctx.saved_tensors
-        with torch.enable_grad():
-            point = scores if differentiable else scores.detach().requires_grad_(True)
-            (gradient,) = torch.autograd.grad(ctx.again(point), point, create_graph=differentiable)
-        return grad * gradient, None, None, None
+        if gradient is None:  # a second time through a retained graph
+            gradient = ctx.batch.gradient(ctx.left, ctx.right)
+        return gradient.mul_(grad), None, None, None, None, None
 
 
 def _count(target: Target, ignore_index: int) -> Tensor:

@@ -117,13 +117,13 @@ class History(nn.Module):
             found = self.place[label]
         return found
 
-    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch) -> None:
+    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch | None) -> None:
         change = add_columns(self.rows, columns, at, weight, pull, scratch)
         if self.live:
             self.sums.index_add_(0, at, change.sum(1))
 
     def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
-        """Count a step and remember which classes it showed."""
+        """Count a step and remember which classes it showed, for a start from the first estimate."""
         self.steps.add_(filled)
         self.seen.logical_or_(mass > 0)
 

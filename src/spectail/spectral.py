@@ -111,15 +111,19 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
     At a hundred classes the squarings cost as much as a few dozen products, in a tenth of the calls. Power steps from
     a positive vector cannot miss the top direction of a non-negative matrix.
     """
-    unit = max(float(rows.max()), _tiny(rows))
-    scaled = rows / unit
-    gram = scaled.T @ scaled
-    power = gram / gram.trace().clamp_min(_tiny(gram))
+    unit = 1.0
+    gram = rows.T @ rows
+    size = float(gram.trace())
+    if not 1e-20 < size < 1e20:  # the powers would leave the range of float32
+        unit = max(float(rows.max()), _tiny(rows))
+        gram = (rows / unit).T @ (rows / unit)
+        size = max(float(gram.trace()), _tiny(gram))
+    power = gram / size
     for _ in range(2):
         power = power @ power
         power = power / power.trace().clamp_min(_tiny(power))
         power = power @ power
-    u, steps, change = start + power.sum(1), 0, 1.0
+    u, steps, change = torch.add(start, power.sum(1), alpha=0.1), 0, 1.0
     while change > tolerance(rows.dtype) / 30 and steps < 64:
         before = u
         for _ in range(4):
@@ -130,8 +134,8 @@ def squared(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
     if steps >= 64 and change > 0.1 * tolerance(rows.dtype):
         return exact(rows)
     z = gram @ u
-    theta = z @ u
-    residual = _norm(torch.addcmul(z, theta, u, value=-1)) / theta.clamp_min(_tiny(theta))
+    theta = max(float(z @ u), _tiny(z))
+    residual = _norm(torch.add(z, u, alpha=-theta)) / theta
     u, w = _settle(rows, z / _norm(z).clamp_min(_tiny(z)), touched, unit, None)
     sigma = _norm(w / unit) * unit
     return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual)
