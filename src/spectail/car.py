@@ -17,7 +17,7 @@ from .distributed import Sync, check_sync, exchange_mass, find_group
 from .functional import class_weights
 from .history import LIVE_FROM, History, add_columns, at_least_single
 from .scratch import Scratch
-from .spectral import Triplet, chain, exact, squared, track
+from .spectral import CHAIN, Triplet, chain, exact, squared, track
 from .surrogate import Surrogate
 from .targets import MIXED_MODES, MixedTarget, Target, check_finite, check_target, check_target_values, entries
 
@@ -278,7 +278,8 @@ class CAR(nn.Module):
             found = squared(history.matrix, at, history.basis[0])
             history.basis[0] = found.left
         else:
-            found = track(history.matrix, at, space=history.space, scratch=batch.scratch)
+            steps = CHAIN if self.ema == "batch" else 0
+            found = track(history.matrix, at, space=history.space, chain_steps=steps, scratch=batch.scratch)
         right = found.right
         if history.live:
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)

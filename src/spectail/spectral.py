@@ -148,6 +148,7 @@ def track(
     space: Subspace | None = None,
     tol: float | None = None,
     growth: int = GROWTH,
+    chain_steps: int = CHAIN,
     scratch: Scratch | None = None,
 ) -> Triplet:
     """Triplet of the matrix whose columns are ``rows``, searched from ``space`` and ``start`` until it is accurate.
@@ -161,6 +162,7 @@ def track(
             untouched rows must still hold.
         tol: estimated error of u at which the search ends.
         growth: most directions added.
+        chain_steps: Krylov steps before the first check; where little changes in a step, 0 are enough.
         scratch: memory to compute in.
     """
     tol = tolerance(rows.dtype) if tol is None else tol
@@ -172,7 +174,7 @@ def track(
         search.add(search.recent[int(search.recent.sum(1).argmax())])
         start = search.recent.sum(0)
     grown = search.add(_unit_peak(start))
-    for _ in range(CHAIN):
+    for _ in range(chain_steps):
         grown = grown and search.add(search.advance())
     steps = search.added
     limit = min(growth, rows.shape[1], rows.shape[0])
@@ -195,7 +197,7 @@ def track(
             width = float(_norm(error2)) / theta
             if width > UNCLEAR or (width > 1e-3 and second + 10 * width**2 * theta > theta):
                 good, error = False, error2
-        if good or steps >= limit or not search.add(error):
+        if good or steps >= limit or not search.expand(error):
             break
         steps += 1
     if touched is None:
@@ -237,7 +239,7 @@ def chain(rows: Tensor, start: Tensor, warm: Tensor, steps: int = FIXED) -> tupl
     residual = (z - theta * u).norm() / theta.clamp_min(_tiny(theta))
     u = _positive(z)
     w = rows @ u
-    sigma = w.norm()
+    sigma = (w / unit).norm() * unit
     space = Subspace(u.new_zeros(RECYCLED, u.numel()), w.new_zeros(RECYCLED, w.numel()))
     space.basis[0], space.images[0] = u, w
     return Triplet(sigma, u, w / sigma.clamp_min(_tiny(sigma)), steps, residual), space
@@ -261,8 +263,10 @@ class _Search:
             self.recent = torch.index_select(rows, 0, touched, out=room)
         self.extent = float(_norm(self.recent))
         self.size, self.added = 0, 0
-        low, high = torch.aminmax(self.recent)
-        self.unit = max(-float(low), float(high), _tiny(rows))
+        self.unit = max(self.extent, _tiny(rows))
+        if not 1e-15 < self.extent < 1e15:  # its squares may have left the range of float32
+            low, high = torch.aminmax(self.recent)
+            self.unit = max(-float(low), float(high), _tiny(rows))
         most = RECYCLED + CHAIN + 2 + growth
         scratch = scratch or Scratch()
         self.left = scratch.take("left", (most, width), rows)
@@ -271,12 +275,8 @@ class _Search:
         if space is None or touched is None:
             return
         basis, images = space.basis, space.images.index_copy_(1, touched, space.basis @ self.recent.T)
-        low, high = torch.aminmax(images)
-        self.unit = max(-float(low), float(high), self.unit)
-        # Make the basis orthonormal again (u moved in the last power step); images follow, being linear in it.
-        values, vectors = torch.linalg.eigh((basis @ basis.T).double())
-        scale = values.clamp_min(1e-3).rsqrt() * (values > 1e-3)  # directions that have become dependent are dropped
-        mend = (scale[:, None] * vectors.T).to(basis.dtype)
+        self.unit = max(float(images[0].max()), self.unit)
+        mend = _orthonormalising(basis @ basis.T)
         self.size = len(basis)
         torch.mm(mend, basis, out=self.left[: self.size])
         torch.mm(mend / self.unit, images, out=self.right[: self.size])
@@ -298,11 +298,25 @@ class _Search:
             vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
             if part < 0.1 * whole:
                 vector = vector / _norm(vector)
-        self.left[size] = vector
-        self.right[size] = self._over_unit(self.rows, vector)
+        self._append(vector)
+        return True
+
+    def expand(self, error: Tensor) -> bool:
+        """Add the residual of a Ritz vector, which is orthogonal to the subspace but for rounding."""
+        left = self.left[: self.size]
+        vector = error / _norm(error).clamp_min(_tiny(error))
+        vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
+        length = float(_norm(vector))
+        if length < 0.9:  # mostly rounding: treat it as any vector
+            return self.add(error)
+        self._append(vector / length)
+        return True
+
+    def _append(self, vector: Tensor) -> None:
+        self.left[self.size] = vector
+        torch.addmv(self.none, self.rows, vector, beta=0, alpha=1 / self.unit, out=self.right[self.size])
         self.size += 1
         self.added += 1
-        return True
 
     def advance(self) -> Tensor:
         """A times the newest image: the next vector of a Krylov chain."""
@@ -362,6 +376,18 @@ def _settle(rows: Tensor, u: Tensor, touched: Tensor, unit: float, extent: float
             break
         before = after
     return u, w
+
+
+def _orthonormalising(gram: Tensor) -> Tensor:
+    """A matrix that makes a basis with these inner products orthonormal; directions that have become dependent go."""
+    identity = torch.eye(len(gram), dtype=gram.dtype)
+    if float((gram - identity).abs().max()) < 1e-3:  # the usual case: u moved a little in the last power step
+        # one Newton-Schulz step squares the deviation
+        return torch.add(1.5 * identity, gram, alpha=-0.5)
+    values, vectors = torch.linalg.eigh(gram.double())
+    scale = values.clamp_min(1e-3).rsqrt() * (values > 1e-3)
+    mend: Tensor = scale[:, None] * vectors.T
+    return mend.to(gram.dtype)
 
 
 def _unit_peak(vector: Tensor) -> Tensor:
