@@ -177,18 +177,18 @@ class CAR(nn.Module):
             raise
         with torch.no_grad(), _full_precision(scores.device):
             batch = self._read(scores.detach(), target, group)
+            if batch.usable:
+                step = self._static if compiling or scores.device.type != "cpu" else self._adaptive
+                triplet, gain = step(batch, group, commit)
+                self.last = triplet
+                if not scores.requires_grad:
+                    return triplet.spectral_norm
+                right = triplet.right * gain
+                if group is not None:  # DDP averages over ranks what must be added up
+                    right *= dist.get_world_size(group)
+                gradient = batch.gradient(triplet.left, right)
         if not batch.usable:
             return scores.sum() * 0
-        with torch.no_grad(), _full_precision(scores.device):
-            step = self._static if compiling or scores.device.type != "cpu" else self._adaptive
-            triplet, gain = step(batch, group, commit)
-            self.last = triplet
-            if not scores.requires_grad:
-                return triplet.spectral_norm
-            right = triplet.right * gain
-            if group is not None:  # DDP averages over ranks what must be added up
-                right *= dist.get_world_size(group)
-            gradient = batch.gradient(triplet.left, right)
         if compiling:
             return cast(Callable[..., Tensor], _Attach.apply)(scores, triplet.spectral_norm, gradient)
         attach = cast(Callable[..., Tensor], _AttachOnce.apply)
@@ -215,11 +215,12 @@ class CAR(nn.Module):
     def _read(self, scores: Tensor, target: Target, group: dist.ProcessGroup | None) -> BatchConfusion:
         """Check the batch and count its label mass; nothing has changed yet when this raises."""
         problem: Exception | None = None
+        full = False
         mass = scores.new_zeros(self.num_classes)
         samples, self.share = mass[0], 1.0
         try:
-            self._check(scores, target, alone=group is None)
-            items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index)
+            full = self._check(scores, target, alone=group is None)
+            items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index, full)
             mass.index_add_(0, items.label, items.mass)
             if group is not None:
                 samples = _count(target, self.ignore_index)
@@ -231,23 +232,25 @@ class CAR(nn.Module):
             raise problem
         batch = BatchConfusion(scores, items, mass, self.kind)
         if scores.device.type == "cpu" and not torch.compiler.is_compiling():
-            batch.usable = bool(mass.any())
+            batch.usable = (full and self.mixed != "clean") or bool(mass.any())
             batch.scratch = self._scratch if scores.numel() > SCRATCH_FROM else None
         return batch
 
-    def _check(self, scores: Tensor, target: Target, alone: bool) -> None:
+    def _check(self, scores: Tensor, target: Target, alone: bool) -> bool:
+        """Raises for a batch that cannot be used; True says that no label is an ignored one."""
         check_target(target, scores.shape[0], self.num_classes)
         if scores.shape[0] == 0:
             if alone:
                 raise ValueError("the batch is empty: CAR needs at least one sample.")
-            return
+            return False
         if torch.compiler.is_compiling():
-            return
+            return False
         if scores.device.type != "cpu" and (self.validate is False or (self.validate == "first" and self._checked)):
-            return
-        check_target_values(target, self.num_classes, self.ignore_index)
+            return False
+        none_ignored = check_target_values(target, self.num_classes, self.ignore_index)
         check_finite(scores)
         self._checked = True
+        return none_ignored
 
     def _rates(self, history: History, dtype: torch.dtype) -> tuple[Tensor | float, Tensor, Tensor]:
         """How much of the batch enters the history; that times Lambda; and the part of it that carries gradient."""

@@ -88,13 +88,22 @@ class Entries(NamedTuple):
         return per_sample if self.sample is None else per_sample[self.sample]
 
 
-def entries(target: Target, num_classes: int, dtype: torch.dtype, mixed: str = "masked", ignore: int = -100) -> Entries:
+def entries(
+    target: Target,
+    num_classes: int,
+    dtype: torch.dtype,
+    mixed: str = "masked",
+    ignore: int = -100,
+    none_ignored: bool = False,
+) -> Entries:
     """Read any target as entries. Ignored labels stay as entries of mass 0, so shapes never depend on values."""
     if isinstance(target, MixedTarget):
         return _mixed_entries(target, dtype, mixed, ignore)
     if target.ndim == 2:
         return _soft_entries(target.to(dtype))
     target = target.long()  # before comparing: a byte would wrap -100 round to 156
+    if none_ignored:
+        return Entries(None, target, torch.ones_like(target, dtype=dtype))
     kept = target != ignore
     return Entries(None, target.where(kept, 0), kept.to(dtype))
 
@@ -155,17 +164,20 @@ def check_target(target: Target, samples: int, num_classes: int, ignore: int = -
             raise TypeError(f"{name} must hold class indices as integers, got {labels.dtype}; convert with .long().")
 
 
-def check_target_values(target: Target, num_classes: int, ignore: int = -100) -> None:
-    """Label range and label mass: needs the values, so it costs a synchronisation on an accelerator."""
+def check_target_values(target: Target, num_classes: int, ignore: int = -100) -> bool:
+    """Label range and label mass: needs the values, so it costs a synchronisation on an accelerator.
+
+    True says that no label is an ignored one.
+    """
     if len(target) == 0:
-        return
+        return False
     if isinstance(target, MixedTarget):
-        check_target_values(target.a, num_classes, ignore)
-        check_target_values(target.b, num_classes, ignore)
+        first = check_target_values(target.a, num_classes, ignore)
+        none_ignored = check_target_values(target.b, num_classes, ignore) and first
         low, high = (float(end) for end in torch.aminmax(target.share))
         if not (low >= 0 and high <= 1):
             raise ValueError(f"the shares of a MixedTarget must lie in [0, 1]; found {low if not low >= 0 else high}.")
-        return
+        return none_ignored
     if target.ndim == 2:
         off = (target.double().sum(1) - 1).abs()
         worst = int(off.argmax())
@@ -175,17 +187,18 @@ def check_target_values(target: Target, num_classes: int, ignore: int = -100) ->
             )
         if float(target.min()) < 0:
             raise ValueError(f"soft labels must not be negative; found {float(target.min()):.6g}.")
-        return
+        return True
     target = target.long()
     low_label, high_label = (int(end) for end in torch.aminmax(target))
     if low_label >= 0 and high_label < num_classes:
-        return
+        return not low_label <= ignore <= high_label or not bool((target == ignore).any())
     wrong = target[(target != ignore) & ((target < 0) | (target >= num_classes))]
     if wrong.numel():
         raise ValueError(
             f"labels must lie in [0, {num_classes}) or equal ignore_index ({ignore}); found {int(wrong[0])}. "
             "Check the number of classes, or that labels start at 0."
         )
+    return False
 
 
 def check_finite(logits: Tensor) -> None:
