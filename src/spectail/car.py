@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attach import Attach, AttachOnce
 from .batch import BatchConfusion
 from .counts import CountsLike, as_counts
 from .distributed import Sync, check_sync, exchange_mass, find_group
@@ -190,8 +191,8 @@ class CAR(nn.Module):
         if not batch.usable:
             return scores.sum() * 0
         if compiling:
-            return cast(Callable[..., Tensor], _Attach.apply)(scores, triplet.spectral_norm, gradient)
-        attach = cast(Callable[..., Tensor], _AttachOnce.apply)
+            return cast(Callable[..., Tensor], Attach.apply)(scores, triplet.spectral_norm, gradient)
+        attach = cast(Callable[..., Tensor], AttachOnce.apply)
         return attach(scores, triplet.spectral_norm, gradient, batch, triplet.left, right)
 
     def _scores(self, logits: Tensor) -> Tensor:
@@ -448,44 +449,6 @@ def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> T
     target = target.long()
     total = F.cross_entropy(scores, target, ignore_index=ignore_index, reduction="sum")
     return total / (target != ignore_index).sum().clamp_min(1)
-
-
-class _Attach(torch.autograd.Function):
-    """Gives a value the gradient that was computed beside it."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return grad * gradient, None, None
-
-
-class _AttachOnce(torch.autograd.Function):
-    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, batch: BatchConfusion, left: Tensor, right: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(scores)
-        ctx.gradient, ctx.batch, ctx.left, ctx.right = gradient, batch, left, right
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # backward(create_graph=True)
-            (scores,) = ctx.saved_tensors
-            objective = ctx.batch.objective(scores, ctx.left, ctx.right)
-            (gradient,) = torch.autograd.grad(objective, scores, create_graph=True)
-            return grad * gradient, None, None, None, None, None
-        gradient, ctx.gradient = ctx.gradient, None
-        if gradient is None:  # a second time through a retained graph
-            gradient = ctx.batch.gradient(ctx.left, ctx.right)
-        return gradient.mul_(grad), None, None, None, None, None
 
 
 def _count(target: Target, ignore_index: int) -> Tensor:
