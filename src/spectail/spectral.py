@@ -29,8 +29,8 @@ CHAIN = 1  # Krylov steps from the touched columns before the first check
 GROWTH = 40  # most expansions in one call
 FIXED = 14  # Krylov steps where the count must not depend on values (accelerators, torch.compile)
 CERTAIN = 1e-4  # largest residual of a result; sigma is then exact to about its square over the gap
-UNCLEAR = 0.01  # residual above which a close runner-up is not taken at its word
-NARROW = 0.02  # relative gap below which the vector is not worth chasing
+UNCLEAR = 0.03  # residual above which a close runner-up is not taken at its word
+NARROW = 0.1  # gap (of squares) below which the vector is not worth chasing: sigma2 / sigma1 above 0.95
 WEAK = 1e-2  # below this reach, the batch's share of v needs power steps of its own
 POLISH = 16  # most of those
 
