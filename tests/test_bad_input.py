@@ -5,7 +5,7 @@ import pytest
 import torch
 from oracle import assert_same_state, batches, long_tail, snapshot
 
-from spectail import CAR, CARLoss, ClassCounts, MixedTarget
+from spectail import CAR, CARLoss, ClassCounts, MixedTarget, spectral
 from spectail import functional as SF
 
 COUNTS = long_tail(7)
@@ -222,3 +222,17 @@ def test_no_samples_have_no_confusion(pred):
         SF.margin_confusion(LOGITS[:0], pred, 0),
     ):
         assert torch.equal(found, torch.zeros(7, 7))
+
+
+@pytest.mark.parametrize("name", ["beta", "r0", "gamma", "prior_shift"])
+@pytest.mark.parametrize("value", ["0.5", None, True])
+def test_an_option_that_is_no_number_is_named(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a number"):
+        CAR([5, 1], **{name: value})
+
+
+def test_lists_in_place_of_matrices_are_refused_in_words():
+    with pytest.raises(TypeError, match="got list"):
+        spectral.top_singular([[1.0]])
+    with pytest.raises(TypeError, match="got list"):
+        SF.worst_class_error([[0.0]])

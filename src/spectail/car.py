@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .attach import Attach, AttachOnce
 from .batch import BatchConfusion
-from .counts import CountsLike, as_counts
+from .counts import CountsLike, as_counts, check_number
 from .distributed import Sync, check_sync, exchange_mass, find_group
 from .functional import class_weights
 from .history import LIVE_FROM, History, add_columns, at_least_single
@@ -111,6 +111,7 @@ class CAR(nn.Module):
     ) -> None:
         super().__init__()
         counts = as_counts(class_counts, on_empty)
+        check_number(beta=beta, r0=r0, gamma=gamma, prior_shift=prior_shift)
         if not 0 <= beta < 1:
             raise ValueError(f"beta must lie in [0, 1): 0 keeps no history, 1 would never learn; got {beta}.")
         if not -float("inf") < prior_shift < float("inf"):
@@ -377,6 +378,7 @@ class CARLoss(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        check_number(alpha=alpha, start_step=start_step, warmup_steps=warmup_steps)
         if not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be 0 or more; got {alpha}.")
         if start_step < 0 or warmup_steps < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -126,6 +127,13 @@ def as_counts(counts: CountsLike, on_empty: str = "error") -> ClassCounts:
             f"class_counts must be positive; {result.describe(empty)} has 0 images. Drop it or pass on_empty='ignore'."
         )
     return result
+
+
+def check_number(**options: object) -> None:
+    """A number where a number is expected, in words."""
+    for name, value in options.items():
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number; got {value!r}.")
 
 
 def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:

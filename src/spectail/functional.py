@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .counts import CountsLike, as_counts
+from .counts import CountsLike, as_counts, check_number
 from .surrogate import Surrogate, soft_rows
 from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
 
@@ -57,6 +57,7 @@ def soft_confusion(
 
     Reference: CAR, CVPR 2026, the soft margin confusion.
     """
+    check_number(gamma=gamma)
     kind = Surrogate(gamma, competitors, gate_grad, surrogate)
     scores = _scores(logits)
     items = _entries(target, scores, mixed, ignore_index)
@@ -109,6 +110,7 @@ def margin_confusion(
                 [1., 0., 0.],
                 [0., 0., 0.]])
     """
+    check_number(gamma=gamma)
     if not gamma >= 0:
         raise ValueError(f"gamma is a margin in logit units and must be 0 or more; got {gamma}.")
     scores = _scores(logits)
@@ -140,6 +142,7 @@ def class_weights(
         >>> class_weights([80, 15, 5])
         tensor([1.0000, 1.6903, 2.0000])
     """
+    check_number(r0=r0)
     if not 0 < r0 < float("inf"):
         raise ValueError(f"r0 must be above 0; got {r0}.")
     weights = (as_counts(class_counts, on_empty).frequencies + r0).rsqrt()
@@ -208,5 +211,7 @@ def _mode(mixed: str) -> str:
 
 
 def _square(confusion: Tensor) -> None:
+    if not isinstance(confusion, Tensor):
+        raise TypeError(f"confusion must be a tensor of shape (K, K); got {type(confusion).__name__}.")
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ValueError(f"confusion must be a square matrix (K, K); got shape {tuple(confusion.shape)}.")

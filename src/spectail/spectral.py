@@ -8,9 +8,9 @@ and reading the matrix once is the unit of cost ("half a pass" each).
 
 1. ``basis`` holds a few left directions and ``images`` their products with A. After a batch only the images of the
    touched columns change, so the old subspace is brought up to date without reading the matrix.
-2. The largest touched column and a short Krylov chain from their sum join it. Without them a direction that a rare
-   class has just brought in can stay unseen for ever: the old triplet is still an almost exact one, only no longer
-   the top one.
+2. The largest touched column and the sum of the touched columns join it, with a Krylov step from the sum where much
+   changes at once. Without them a direction that a rare class has just brought in can stay unseen for ever: the old
+   triplet is still an almost exact one, only no longer the top one.
 3. The subspace grows by the residual of its best vector until the estimated error of u is below the tolerance.
 4. One power step and one last product give u, v and sigma; sigma is then exact to the square of that error.
 """
@@ -75,6 +75,8 @@ def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, T
         >>> sigma, u, v
         (tensor(5.), tensor([0.6000, 0.8000]), tensor([1., 0.]))
     """
+    if not isinstance(A, Tensor):
+        raise TypeError(f"A must be a floating-point matrix; got {type(A).__name__}.")
     if A.ndim != 2 or not A.is_floating_point() or A.numel() == 0:
         raise TypeError(f"A must be a non-empty floating-point matrix; got shape {tuple(A.shape)}, {A.dtype}.")
     values = A.detach() if A.dtype == torch.float64 else A.detach().float()
