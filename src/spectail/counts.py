@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+CONVENTIONS = ("count", "oltr", "if100", "ranges", "thirds")
+RANGES = {10: (3, 4), 100: (36, 35), 1000: (390, 445), 8142: (842, 3701)}  # classes in head and medium, after MiSLAS
+
 
 class ClassCounts:
     """Training images per class, with the quantities the field derives from them.
@@ -87,11 +90,63 @@ class ClassCounts:
         present = self.counts[self.counts > 0]
         return float(present.max()) / float(present.min())
 
-    def groups(self, head: int = 100, tail: int = 20) -> dict[str, list[int]]:
-        """Labels by the count rule: head has more than ``head`` images, tail fewer than ``tail``, medium the rest."""
-        names = {"head": self.counts > head, "tail": self.counts < tail}
-        names["medium"] = ~(names["head"] | names["tail"])
-        return {group: names[group].nonzero().flatten().tolist() for group in ("head", "medium", "tail")}
+    @property
+    def priors(self) -> Tensor:
+        """Class priors: the same numbers as `frequencies`, under the name that logit adjustment uses."""
+        return self.frequencies
+
+    @property
+    def gini(self) -> float:
+        """Gini coefficient of the counts: 0 when all classes are equal, towards 1 when one class has everything."""
+        ordered = self.counts.double().sort().values
+        rank = torch.arange(1, len(self) + 1, dtype=torch.float64)
+        return float((2 * rank - len(self) - 1) @ ordered / (len(self) * self.total))
+
+    def groups(self, convention: str = "count", *, head: int = 100, tail: int = 20) -> dict[str, list[int]]:
+        """Labels of the head, medium and tail classes. A group may be empty.
+
+        Papers disagree on the groups, and columns under different conventions cannot be compared:
+
+        - ``"count"`` (most papers, CAR too): head has more than 100 images, tail fewer than 20;
+        - ``"oltr"`` (the OLTR scorer): head has 100 or more, tail 20 or fewer;
+        - ``"if100"`` (LIFT): the count rule applied to the exponential profile of imbalance factor 100 with the same
+          largest class, whatever the actual imbalance;
+        - ``"ranges"`` (MiSLAS): fixed numbers of classes for 10, 100, 1,000 and 8,142 classes;
+        - ``"thirds"``: a third of the classes each.
+
+        The last three go by size, largest class first. ``head`` and ``tail`` move the limits of the first three.
+
+        Example:
+            >>> counts = ClassCounts([500, 100, 20, 5])
+            >>> counts.groups()["medium"], counts.groups("oltr")["medium"]
+            ([1, 2], [])
+        """
+        if convention in ("count", "oltr"):
+            inclusive = convention == "oltr"
+            is_head = self.counts >= head if inclusive else self.counts > head
+            is_tail = self.counts <= tail if inclusive else self.counts < tail
+            members = {"head": is_head, "medium": ~(is_head | is_tail), "tail": is_tail & ~is_head}
+            return {group: mask.nonzero().flatten().tolist() for group, mask in members.items()}
+        by_size = self.counts.sort(descending=True, stable=True).indices.tolist()
+        first, second = self._group_sizes(convention, head, tail)
+        parts = by_size[:first], by_size[first : first + second], by_size[first + second :]
+        return {group: sorted(part) for group, part in zip(("head", "medium", "tail"), parts, strict=True)}
+
+    def _group_sizes(self, convention: str, head: int, tail: int) -> tuple[int, int]:
+        size, largest = len(self), int(self.counts.max())
+        if convention == "if100":
+            profile = [int(largest * 0.01 ** (i / (size - 1))) for i in range(size)]
+            return sum(n > head for n in profile), sum(tail <= n <= head for n in profile)
+        if convention == "thirds":
+            return -(-size // 3), -(-(size - -(-size // 3)) // 2)
+        if convention != "ranges":
+            raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}; got {convention!r}.")
+        if size not in RANGES:
+            raise ValueError(
+                f"the 'ranges' convention exists for {', '.join(map(str, RANGES))} classes; got {size}. "
+                "Use 'count' or 'thirds'."
+            )
+        return RANGES[size]
 
     def describe(self, label: int) -> str:
         """``class 17 ('otter')``: how messages name a class."""

@@ -1,0 +1,61 @@
+"""`spectail COMMAND`: finds the command and says errors in one sentence. Imports nothing heavy itself."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+
+from .. import __version__
+
+COMMANDS = {
+    "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
+    "list": ("list_command", "what there is: data sets"),
+}
+USAGE = """usage: spectail COMMAND [options]
+
+{commands}
+
+spectail COMMAND --help shows the options of a command; spectail --version the version.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    usage = USAGE.format(commands="\n".join(f"  {name:12}{text}" for name, (_, text) in COMMANDS.items()))
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage)
+        return 0
+    if arguments[0] == "--version":
+        print(f"spectail {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        print(
+            f"spectail: unknown command {name!r}{f'; did you mean {close[0]!r}?' if close else '.'}\n", file=sys.stderr
+        )
+        print(usage, file=sys.stderr)
+        return 2
+    return _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    try:
+        run = import_module(f".{COMMANDS[name][0]}", __package__).run
+        run(arguments)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("spectail"):
+            raise
+        print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[train]'", file=sys.stderr)
+        return 1
+    except (ValueError, OSError) as error:
+        if os.environ.get("SPECTAIL_DEBUG"):
+            raise
+        print(f"spectail {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,133 @@
+"""`spectail prepare DATASET`: find or build a data set, check it, write its manifest and a plot of its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ..data.config import DataConfig
+from ..data.load import load
+from ..data.manifest import Manifest
+from ..data.settle import silent
+from ..report import class_counts
+
+
+@dataclass(frozen=True)
+class Prepare(DataConfig):
+    """Find or build a data set, check it, and write manifest.json and class_counts.png."""
+
+    dataset: tyro.conf.Positional[str] = "glyphs-lt"
+    """A name from `spectail list datasets`, or folder:PATH, list:FILE, parquet:PATH."""
+    output: Path | None = None
+    """Folder for the manifest and the plot. Default: prepared/NAME."""
+    expect: str | None = None
+    """Identity that the data must have, for example the one a colleague got."""
+    overwrite: bool = False
+    """Replace the manifest of other data in the output folder."""
+    json: bool = False
+    """Print the manifest as JSON instead of tables."""
+    quiet: bool = False
+    """Print one line only."""
+
+
+def run(arguments: list[str]) -> None:
+    config = tyro.cli(Prepare, prog="spectail prepare", args=arguments)
+    console = Console(stderr=config.json)
+    manifest = load(config, track=silent if config.quiet or config.json else progress(console)).manifest
+    if config.expect is not None and not (len(config.expect) >= 8 and manifest.identity.startswith(config.expect)):
+        raise ValueError(f"the data has identity {manifest.identity}, expected {config.expect}; nothing was written.")
+    folder = config.output if config.output is not None else Path("prepared") / name_of(manifest)
+    path = folder / "manifest.json"
+    again = path.exists() and not config.overwrite
+    if again:
+        Manifest.load(path).require_same(manifest, str(path))
+    manifest.save(path)
+    class_counts.save(folder / "class_counts.png", manifest.counts, config.groups, name_of(manifest))
+    if config.json:
+        print(path.read_text(encoding="utf-8"), end="")
+    elif not config.quiet:
+        show(manifest, console)
+    done = "the same as before" if again else "written"
+    console.print(f"identity {manifest.identity}  {path} {done}", highlight=False, soft_wrap=True)
+
+
+def name_of(manifest: Manifest) -> str:
+    """A short name for the set and what makes it special: `cifar100-lt-if100`."""
+    rule = manifest.rule
+    parts = [manifest.dataset.replace(":", "-")]
+    if "imbalance" in rule:
+        parts += [f"if{rule['imbalance']:g}"] + [rule["profile"]] * (rule["profile"] != "exponential")
+    elif rule["profile"] == "given":
+        parts.append("given")
+    parts += [rule["selection"]] * (rule.get("selection") == "first-n")
+    parts += [f"seed{rule['seed']}"] * bool(rule.get("seed"))
+    parts += ["val"] * any("held out of the training set" in note for note in manifest.notes)
+    return "-".join(parts)
+
+
+def show(manifest: Manifest, console: Console) -> None:
+    """The set on a screen: splits, groups, plot, and what a reader should know."""
+    counts, statistics = manifest.counts, manifest.statistics
+    splits = Table("split", "images", "classes", "largest", "smallest", title=name_of(manifest), title_justify="left")
+    for name, split in manifest.splits.items():
+        present = [count for count in split.counts if count]
+        splits.add_row(name, f"{split.images:,}", f"{len(present):,}", f"{max(present):,}", f"{min(present):,}")
+    console.print(splits)
+    groups = Table(f"group ({manifest.groups['convention']})", "classes", "images", "share of images")
+    for group, classes in manifest.groups["classes"].items():
+        images = manifest.groups["images"][group]
+        groups.add_row(group, f"{classes:,}", f"{images:,}", f"{images / counts.total:.1%}")
+    console.print(groups)
+    console.print(class_counts.text(counts, manifest.groups["convention"], console.width))
+    console.print(
+        f"imbalance factor {statistics['imbalance_factor']:g}, Gini {statistics['gini']:.3f}", highlight=False
+    )
+    if manifest.ranks:
+        console.print(f"rank hash {manifest.ranks} ({rule_of(manifest)})", highlight=False, soft_wrap=True)
+    for line in [*manifest.notes, *findings(manifest)]:
+        console.print(f"note: {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def rule_of(manifest: Manifest) -> str:
+    rule = manifest.rule
+    selection = f"ldam-seed{rule['seed']}" if rule["selection"] == "ldam" else rule["selection"]
+    return f"{rule['profile']}, {selection}"
+
+
+def findings(manifest: Manifest) -> list[str]:
+    """What the checks found, in words."""
+    found = []
+    for split, broken in manifest.checks.get("broken", {}).items():
+        found.append(f"{len(broken):,} broken images were left out of {split}: {broken[0].split('. ')[0]}, ...")
+    for where, entry in (manifest.checks.get("duplicates") or {}).items():
+        if entry["images"]:
+            examples = f": {', '.join(entry['examples'])}" if entry.get("examples") else ""
+            found.append(f"{entry['images']:,} identical images in {where}{examples}")
+    if manifest.checks.get("duplicates") is None:
+        found.append(f"images read: {manifest.checks['read']}; --check full also looks for duplicates")
+    capped = manifest.rule.get("capped")
+    if capped:
+        found.append(f"{len(capped):,} classes have fewer images than the rule asks and keep all they have")
+    untested = sum(not count for count in manifest.splits["test"].counts)
+    if untested:
+        found.append(f"{untested:,} classes have no test image; their accuracy will be empty, not 0")
+    return found
+
+
+def progress(console: Console) -> Any:
+    """A progress bar on a terminal; elsewhere a plain line."""
+
+    def show_track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+        if console.is_terminal:
+            return track(items, description, total=total, console=console, transient=True)
+        console.print(f"{description}: {total:,}", highlight=False)
+        return items
+
+    return show_track

@@ -1,0 +1,99 @@
+"""The data sets by name: what each is, how it is cut by default, and which module reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from .config import DataConfig
+from .sets.source import Source, nearest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set of the catalogue."""
+
+    name: str
+    summary: str
+    reader: str
+    """``module:function`` under ``data/sets``."""
+    transform: str
+    """Name of the usual transform preset."""
+    imbalance: float | None = None
+    """Default imbalance factor; None leaves the data as it is."""
+    largest: int | None = None
+    """n_max under a profile; None for the most that the data supplies."""
+    fixed: bool = False
+    """Defined by its lists: cannot be cut."""
+    order: str = "label"
+    cap: bool = False
+    takes: frozenset[str] = frozenset()
+    """Options that only this kind of data set understands."""
+
+    def open(self, config: DataConfig) -> Source:
+        module, function = self.reader.split(":")
+        reader: Callable[[DataConfig], Source] = getattr(import_module(f".sets.{module}", __package__), function)
+        return reader(config)
+
+
+ENTRIES = [
+    Entry("cifar10-lt", "CIFAR-10, exponential long tail", "cifar:open_source", "cifar", 100, 5000,
+          takes=frozenset({"root", "image_column", "label_column"})),
+    Entry("cifar100-lt", "CIFAR-100, exponential long tail", "cifar:open_source", "cifar", 100, 500,
+          takes=frozenset({"root", "image_column", "label_column"})),
+    Entry("tiny-imagenet-lt", "Tiny-ImageNet-200, exponential long tail", "tiny_imagenet:open_source", "tiny", 100, 500,
+          takes=frozenset({"root"})),
+    Entry("imagenet-lt", "ImageNet-LT by its official lists (Liu et al. 2019)", "imagenet_lt:open_source", "imagenet",
+          fixed=True, takes=frozenset({"root", "lists"})),
+    Entry("imagenet-lt-exp", "ILSVRC-2012, exponential long tail: not the set above", "imagenet_lt:open_exponential",
+          "imagenet", 100, 1280, cap=True, takes=frozenset({"root"})),
+    Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat",
+          fixed=True, takes=frozenset({"root", "lists"})),
+    Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs:open_source", "glyphs", 100, 200,
+          takes=frozenset({"num_classes"})),
+]  # fmt: skip
+OWN = [
+    Entry("folder:PATH", "a folder per class, with or without train/val/test", "folder:open_source", "imagenet",
+          order="size", takes=frozenset({"test_fraction"})),
+    Entry("list:FILE", "lines of 'path label'", "lists:open_source", "imagenet",
+          order="size", takes=frozenset({"root", "test_list", "test_fraction", "remap_labels"})),
+    Entry("parquet:PATH", "rows of encoded image and label", "parquet:open_source", "imagenet",
+          order="size", takes=frozenset({"image_column", "label_column", "test_fraction", "remap_labels"})),
+]  # fmt: skip
+SPECIAL = {"root", "lists", "num_classes", "test_list", "test_fraction", "remap_labels", "image_column", "label_column"}
+
+
+def find(name: str) -> Entry:
+    """The entry for a name, or the nearest names."""
+    for entry in OWN:
+        prefix = entry.name.split(":")[0] + ":"
+        if name.startswith(prefix):
+            if name == prefix:
+                raise ValueError(f"{name} needs a path: write {entry.name}.")
+            return entry
+    for entry in ENTRIES:
+        if name == entry.name:
+            return entry
+    known = [entry.name for entry in [*ENTRIES, *OWN]]
+    raise ValueError(f"unknown data set {name!r}{nearest(name, known)} Known: {', '.join(known)}.")
+
+
+def check_options(config: DataConfig, entry: Entry) -> None:
+    """No option is silently ignored: one that means nothing for this data set is refused."""
+    changed = {option.name for option in dataclasses.fields(config) if getattr(config, option.name) != option.default}
+    for name in sorted(changed & SPECIAL - entry.takes):
+        raise ValueError(f"--{name.replace('_', '-')} means nothing for {config.dataset}. Leave it out.")
+    cutting = changed & {"imbalance", "counts", "profile", "max_per_class", "order", "cap", "selection"}
+    if entry.fixed and cutting:
+        hint = " For a set drawn by the exponential rule use imagenet-lt-exp." if entry.name == "imagenet-lt" else ""
+        raise ValueError(
+            f"{entry.name} is defined by its lists and cannot be cut with --{min(cutting).replace('_', '-')}.{hint}"
+        )
+    if config.counts is not None and cutting - {"counts", "selection"}:
+        other = min(cutting - {"counts", "selection"}).replace("_", "-")
+        raise ValueError(f"--counts and --{other} exclude each other: counts say everything.")
+    if entry.imbalance is None and not entry.fixed and config.imbalance is None and config.counts is None and cutting:
+        name = min(cutting).replace("_", "-")
+        raise ValueError(f"--{name} needs --imbalance: without it {config.dataset} is used as it is.")

@@ -1,0 +1,240 @@
+"""Images by position, decoded when they are asked for. Names and offsets are arrays, so millions of images stay small.
+
+- `ArrayImages`: decoded pixels in memory, for small images;
+- `FileImages`: files under a root;
+- `PackedImages`: encoded images one after the other in a memory-mapped file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from .storage import array_digest
+
+EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WEBP", b"GIF8": "GIF", b"BM": "BMP"}
+
+
+class BrokenImage(ValueError):
+    """An image that cannot be read; the message names it."""
+
+
+def decode(data: bytes | memoryview) -> Image.Image:
+    """An RGB image from encoded bytes. Grey and palette images are converted, transparency is laid on white."""
+    head = bytes(data[:4])
+    formats = [known for signature, known in SIGNATURES.items() if head.startswith(signature)] or None
+    try:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
+            image.load()
+            return to_rgb(image)
+    except UnidentifiedImageError:
+        raise BrokenImage("is no image that can be read" if len(data) else "is empty") from None
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError) as error:
+        raise BrokenImage(f"cannot be read as an image ({error})") from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        deep = np.asarray(image, dtype=np.float64)
+        scale = 255.0 / 65535.0 if deep.max(initial=0) > 255 else 1.0
+        image = Image.fromarray(np.clip(deep * scale, 0, 255).round().astype(np.uint8))
+    elif image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+class Images(ABC):
+    """A fixed sequence of images."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, index: int) -> Image.Image:
+        """The image as RGB."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What to call the image in messages, manifests and reports."""
+
+    @abstractmethod
+    def take(self, indices: NDArray[np.int64]) -> Images:
+        """The images at ``indices``, in that order."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when the stored images may have changed; cheap. Key of what is derived from them."""
+
+    def index_digest(self) -> str | None:
+        """Identifies the images by where they are stored, when that means something elsewhere."""
+        return None
+
+    def scan_order(self) -> NDArray[np.int64]:
+        """The order in which reading all images is fastest."""
+        return np.arange(len(self))
+
+
+class ArrayImages(Images):
+    """Pixels (N, H, W, 3), uint8."""
+
+    def __init__(self, pixels: NDArray[np.uint8], names: Texts | None = None) -> None:
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
+            raise ValueError(f"pixels must be uint8 (N, H, W, 3); got {pixels.dtype} {pixels.shape}.")
+        self.pixels = pixels
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, index: int) -> Image.Image:
+        return Image.fromarray(self.pixels[index])
+
+    def name(self, index: int) -> str:
+        return self.names[index] if self.names else f"image {index}"
+
+    def take(self, indices: NDArray[np.int64]) -> ArrayImages:
+        return ArrayImages(self.pixels[indices], self.names.take(indices) if self.names else None)
+
+    def fingerprint(self) -> str:
+        return array_digest(self.pixels)
+
+
+class EncodedImages(Images):
+    """Images stored as encoded bytes."""
+
+    @abstractmethod
+    def encoded(self, index: int) -> bytes | memoryview: ...
+
+    def read(self, index: int) -> Image.Image:
+        try:
+            return decode(self.encoded(index))
+        except BrokenImage as error:
+            raise BrokenImage(
+                f"{self.name(index)} {error}. Replace it, or pass --skip-broken to leave such images out."
+            ) from None
+
+    def for_random_access(self) -> EncodedImages:
+        """The same images in a form from which single ones are read fast."""
+        return self
+
+
+class FileImages(EncodedImages):
+    """Image files under ``root``."""
+
+    def __init__(self, root: Path, paths: Texts) -> None:
+        self.root = root
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    def encoded(self, index: int) -> bytes:
+        path = self.root / self.paths[index]
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise BrokenImage(f"cannot be opened ({error.strerror})") from None
+
+    def fingerprint(self) -> str:
+        stats = [(self.root / path).stat() for path in self.paths]
+        times = np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], dtype=np.int64)
+        return f"{self.index_digest()}-{array_digest(times)}"
+
+    def index_digest(self) -> str:
+        """SHA-256 of the paths, in order."""
+        digest = hashlib.sha256()
+        for path in self.paths:
+            digest.update(path.encode() + b"\n")
+        return digest.hexdigest()
+
+    def take(self, indices: NDArray[np.int64]) -> FileImages:
+        return FileImages(self.root, self.paths.take(indices))
+
+
+class PackedImages(EncodedImages):
+    """Encoded images one after the other in one buffer, usually a memory-mapped file shared by all workers."""
+
+    def __init__(self, data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        self.data = data
+        self.starts = starts
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+    def fingerprint(self) -> str:
+        return array_digest(self.data)
+
+    def encoded(self, index: int) -> memoryview:
+        start = self.starts[index]
+        return self.data[start : start + self.sizes[index]].data
+
+    def take(self, indices: NDArray[np.int64]) -> PackedImages:
+        return PackedImages(self.data, self.starts[indices], self.sizes[indices])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker that is started afresh maps the file again instead of receiving a copy of it."""
+        state = self.__dict__.copy()
+        if isinstance(self.data, np.memmap):
+            state["data"] = (self.data.filename, self.data.shape)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.data, tuple):
+            name, shape = self.data
+            self.data = np.memmap(name, dtype=np.uint8, mode="r", shape=shape)
+
+
+class Texts:
+    """Many short strings in one buffer: 437,513 paths take 30 MB instead of 60 MB of Python objects.
+
+    Example:
+        >>> texts = Texts.pack(["a/1.png", "b/2.png"])
+        >>> texts[1], len(texts), list(texts.take(np.array([1, 0])))
+        ('b/2.png', 2, ['b/2.png', 'a/1.png'])
+    """
+
+    def __init__(self, data: bytes, ends: NDArray[np.int64], index: NDArray[np.int64] | None = None) -> None:
+        self.data = data
+        self.ends = ends
+        self.index = np.arange(len(ends)) if index is None else index
+
+    @classmethod
+    def pack(cls, texts: Iterable[str]) -> Texts:
+        data, ends = bytearray(), []
+        for text in texts:
+            data += text.encode()
+            ends.append(len(data))
+        return cls(bytes(data), np.array(ends, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, position: int) -> str:
+        at = int(self.index[position])
+        return self.data[self.ends[at - 1] if at else 0 : self.ends[at]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[position] for position in range(len(self)))
+
+    def take(self, indices: NDArray[np.int64]) -> Texts:
+        return Texts(self.data, self.ends, self.index[indices])

@@ -1,0 +1,196 @@
+"""From a DataConfig to training, validation and test sets with a manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts import ClassCounts
+from . import longtail
+from .catalog import Entry, check_options, find
+from .config import DataConfig
+from .imageset import ImageSet
+from .manifest import Manifest, Split, describe_groups, describe_statistics
+from .settle import Settled, Track, settle, silent
+
+
+@dataclass(frozen=True)
+class Data:
+    """The splits of a data set, and the proof of what they are."""
+
+    train: ImageSet
+    test: ImageSet
+    val: ImageSet | None
+    manifest: Manifest
+    transform: str
+    """Name of the usual transform preset for this set."""
+
+    @property
+    def counts(self) -> ClassCounts:
+        """Images per class of the training split, after anything held out of it."""
+        return self.train.counts
+
+
+def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) -> Data:
+    """Find or build a data set.
+
+    Args:
+        config: a `DataConfig`, or the name of a data set with options of `DataConfig` as keywords.
+        track: shows progress of long work.
+
+    Example:
+        >>> data = load("glyphs-lt", num_classes=4, max_per_class=8, imbalance=4)
+        >>> data.counts, len(data.test)
+        (ClassCounts([8, 5, 3, 2]), 160)
+    """
+    config = DataConfig(dataset=config, **options) if isinstance(config, str) else replace(config, **options)
+    entry = find(config.dataset)
+    check_options(config, entry)
+    source = entry.open(config)
+    notes = list(source.notes)
+    train, test, val = source.train, source.test, source.val
+    if test is None:
+        train, test = _held_out(train, fraction=config.test_fraction, per_class=0, seed=config.data_seed)
+        notes.append(f"the test set is {config.test_fraction:.0%} of each class, held out: the data has none")
+    _check_classes(train, test)
+    train, rule, ranks = _cut(train, config, entry)
+    if config.val_fraction or config.val_per_class:
+        train, val = _held_out(
+            train, fraction=config.val_fraction, per_class=config.val_per_class, seed=config.data_seed
+        )
+        notes.append("the validation set was held out of the training set")
+    splits = {"train": train, "test": test} | ({"val": val} if val is not None else {})
+    settled, checks = _settle(splits, config, track)
+    manifest = Manifest(
+        dataset=_portable(config.dataset),
+        rule=rule,
+        classes=list(train.names),
+        splits={
+            name: Split.of(data, splits[name].images.take(kept.kept).index_digest())
+            for name, (data, kept) in settled.items()
+        },
+        ranks=ranks,
+        groups=describe_groups(settled["train"][0].counts, config.groups),
+        statistics=describe_statistics(settled["train"][0]),
+        files=source.files,
+        notes=notes,
+        checks=checks,
+        version=_version(),
+    )
+    held = settled["val"][0] if val is not None else None
+    return Data(settled["train"][0], settled["test"][0], held, manifest, entry.transform)
+
+
+def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, dict[str, Any], str | None]:
+    """Apply the profile: the subset, the rule in words, and the hash of the ranks."""
+    available = train.counts
+    imbalance = config.imbalance if config.imbalance is not None else entry.imbalance
+    if config.counts is None and imbalance is None:
+        return train, {"profile": "lists" if entry.fixed else "as it is"}, None
+    rule: dict[str, Any] = {"profile": "given", "selection": config.selection, "seed": config.data_seed}
+    if config.counts is not None:
+        if len(config.counts) != len(available):
+            raise ValueError(f"--counts must give {len(available)} numbers, one per class; got {len(config.counts)}.")
+        wanted = list(config.counts)
+        longtail.check_supply(wanted, available, imbalance=None)
+    else:
+        assert imbalance is not None
+        order = config.order or entry.order
+        sizes = available.counts
+        places = (
+            sizes.sort(descending=True, stable=True).indices.tolist() if order == "size" else list(range(len(sizes)))
+        )
+        by_place = [available.tolist()[label] for label in places]
+        largest = config.max_per_class or entry.largest
+        ruled = longtail.profile(config.profile, by_place, imbalance, largest=largest)
+        wanted = [0] * len(sizes)
+        for label, count in zip(places, ruled, strict=True):
+            wanted[label] = count
+        rule |= {"profile": config.profile, "imbalance": imbalance, "largest": max(wanted), "order": order}
+        if config.cap or entry.cap:
+            rule["capped"] = [label for label, (want, have) in enumerate(zip(wanted, available.tolist(), strict=True))
+                              if want > have]  # fmt: skip
+            wanted = [min(want, have) for want, have in zip(wanted, available.tolist(), strict=True)]
+        longtail.check_supply(wanted, available, imbalance=imbalance)
+    kept, ranks = longtail.select(train.labels, wanted, selection=config.selection, seed=config.data_seed)
+    return train.subset(kept), rule, ranks
+
+
+def _held_out(train: ImageSet, *, fraction: float, per_class: int, seed: int) -> tuple[ImageSet, ImageSet]:
+    held = longtail.hold_out(train.labels, len(train.names), fraction=fraction, per_class=per_class, seed=seed)
+    if not held.any():
+        raise ValueError(
+            f"nothing can be held out: a fraction of {fraction:g} takes no image from classes of "
+            f"{int(train.counts.counts.max())} or fewer. Use a larger fraction."
+        )
+    return train.subset(~held), train.subset(held)
+
+
+def _check_classes(train: ImageSet, test: ImageSet) -> None:
+    counts, tested = train.counts, test.counts.tolist()
+    for label, (have, wanted) in enumerate(zip(counts.tolist(), tested, strict=True)):
+        if not have:
+            also = " but is in the test set" if wanted else ""
+            raise ValueError(f"{counts.describe(label)} has no training image{also}. Add some or remove the class.")
+
+
+def _settle(
+    splits: dict[str, ImageSet], config: DataConfig, track: Track
+) -> tuple[dict[str, tuple[ImageSet, Settled]], dict[str, Any]]:
+    """Read or check the images of every split; note what is broken, and images that are in two places."""
+    done: dict[str, tuple[ImageSet, Settled]] = {}
+    for name, data in splits.items():
+        result = settle(
+            data.images, in_memory=config.in_memory, check=config.check, skip_broken=config.skip_broken, track=track
+        )
+        done[name] = ImageSet(result.images, data.labels[result.kept], data.names), result
+    lost = next((label for label, n in enumerate(done["train"][0].counts.tolist()) if not n), None)
+    if lost is not None:
+        raise ValueError(f"{splits['train'].counts.describe(lost)} has no training image left without its broken ones.")
+    broken = {name: list(result.broken) for name, (_, result) in done.items() if result.broken}
+    checks: dict[str, Any] = {"read": _how_much(config, done), "broken": broken}
+    checks["duplicates"] = _duplicates({name: result.contents for name, (_, result) in done.items()}, done)
+    return done, checks
+
+
+def _how_much(config: DataConfig, done: dict[str, tuple[ImageSet, Settled]]) -> str:
+    if all(result.contents is not None for _, result in done.values()):
+        return "all images"
+    return "none" if config.check == "none" else "a sample"
+
+
+def _duplicates(
+    contents: dict[str, NDArray[np.uint64] | None], done: dict[str, tuple[ImageSet, Settled]]
+) -> dict[str, Any] | None:
+    """Images of one split that are in another one too, and equal training images under two labels."""
+    if any(values is None for values in contents.values()):
+        return None
+    known = {name: values for name, values in contents.items() if values is not None}
+    result: dict[str, Any] = {}
+    for name, values in known.items():
+        if name != "train":
+            shared = np.flatnonzero(np.isin(values, known["train"]))
+            images = done[name][0].images
+            result[f"train and {name}"] = {
+                "images": len(shared), "examples": [images.name(int(at)) for at in shared[:5]]
+            }  # fmt: skip
+    labels = done["train"][0].labels
+    pairs = np.unique(np.stack([known["train"], labels.astype(np.uint64)]), axis=1)
+    result["train, under two labels"] = {"images": int(pairs.shape[1] - len(np.unique(known["train"])))}
+    return result
+
+
+def _portable(dataset: str) -> str:
+    """The name without the machine's path."""
+    kind, _, path = dataset.partition(":")
+    return f"{kind}:{Path(path).name}" if path else kind
+
+
+def _version() -> str:
+    from .. import __version__  # noqa: PLC0415 - the package imports its rooms, not the other way round
+
+    return __version__

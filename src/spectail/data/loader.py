@@ -1,0 +1,224 @@
+"""Loader: batches in a given order, the same whatever the number of workers or ranks, and resumable inside an epoch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from .batch_transforms import BatchTransform
+from .images import BrokenImage
+from .imageset import ImageSet
+from .samplers import LongTailSampler
+from .transforms import Preset, Views
+
+
+class Batch(NamedTuple):
+    """``images`` is a tensor, or a tuple of them with several views; ``indices`` are positions in the image set."""
+
+    images: Any
+    labels: Tensor
+    indices: Tensor
+
+
+class Loader:
+    """Batches of an image set, for training with a sampler or in stored order for evaluation.
+
+    Small images held in memory go through the preset's batch transform: no worker, no Python per image. All others are
+    decoded and transformed one by one in ``workers`` processes.
+
+    **Random numbers.** Each image's augmentation depends on (seed, epoch, place in the epoch) and on nothing else. So
+    a run gives the same batches with any number of workers, and ranks that share a global batch see the images that one
+    process would see.
+
+    **Ranks.** Rank r of W takes images r, r + W, ... of each global batch of ``batch_size * W``. All ranks make the
+    same number of steps; a last batch with fewer images than ranks is left out on all of them.
+
+    **Resuming.** ``state_dict()`` holds the epoch and how far the loop has come, counted when a batch is handed over,
+    not when a worker fetches it. ``for epoch in range(loader.epoch, epochs): loader.set_epoch(epoch)`` goes on there.
+
+    Args:
+        data: the images.
+        preset: from :func:`spectail.data.transforms.preset`.
+        batch_size: images per rank and step.
+        sampler: order of the images; None takes them in stored order with the test transform.
+        views: transforms, for several views of each image (contrastive methods); the images are then a tuple.
+        workers: processes that decode images which are not in memory.
+        drop_last: leave out a last, smaller batch.
+        device: where the batches are wanted; images in memory are kept and transformed there.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        preset: Preset,
+        *,
+        batch_size: int = 128,
+        sampler: LongTailSampler | None = None,
+        views: Sequence[Callable[[Any], Tensor]] | None = None,
+        workers: int = 0,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more; got {batch_size}.")
+        if workers < 0:
+            raise ValueError(f"workers must be 0 or more; got {workers}.")
+        if sampler is not None and sampler.world_size != 1:
+            raise ValueError("the loader shares batches out over ranks itself: make the sampler with world_size=1.")
+        self.data, self.sampler, self.batch_size, self.workers = data, sampler, batch_size, workers
+        self.seed, self.drop_last, self.rank, self.world_size = seed, drop_last, rank, world_size
+        self.device = torch.device(device)
+        self.length = len(data) if sampler is None else sampler.length
+        if self.length < world_size or (drop_last and self.length < batch_size * world_size):
+            raise ValueError(
+                f"{self.length} images make no batch of {batch_size} on {world_size} ranks. Use a smaller batch."
+            )
+        self.labels = torch.from_numpy(data.labels)
+        self._transform = (preset.test if sampler is None else preset.train) if views is None else Views(views)
+        fast = preset.batch_test if sampler is None else preset.batch_train
+        self._fast = fast if views is None and _fits(fast, data) else None
+        self._stored = self._fast.prepare(data.pixels).to(self.device) if self._fast else None  # type: ignore[arg-type]
+        self.epoch = self.position = 0
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether whole batches are transformed at once."""
+        return self._fast is not None
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch."""
+        return len(self._starts(0))
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.position >= self.length:
+            self.epoch, self.position = self.epoch + 1, 0
+        order = np.arange(self.length) if self.sampler is None else self.sampler.order(self.epoch)
+        starts = self._starts(self.position)
+        for start, batch in zip(starts, self._batches(order, starts), strict=True):
+            self.position = min(start + self.batch_size * self.world_size, self.length)
+            yield batch
+        self.position = self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; in the epoch that a state was loaded into, stay where it is."""
+        if epoch != self.epoch or self.position >= self.length:
+            self.epoch, self.position = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch, images of it handed over on all ranks, and what the order depends on; fit for JSON."""
+        order = None if self.sampler is None else self.sampler.state_dict(consumed=0)["settings"]
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "order": order}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        mine = self.state_dict()
+        for name in ("seed", "order"):
+            if state.get(name) != mine[name]:
+                raise ValueError(
+                    f"the saved loader had another {name} ({state.get(name)!r}, here {mine[name]!r}); "
+                    "resume with the data and settings of the run."
+                )
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        if self.position >= self.length:
+            self.epoch, self.position = self.epoch + 1, 0
+
+    def _starts(self, position: int) -> range:
+        """Where each global batch from ``position`` on begins."""
+        size = self.batch_size * self.world_size
+        smallest = size if self.drop_last else self.world_size
+        return range(position, self.length - smallest + 1, size)
+
+    def _share(self, order: NDArray[np.int64], start: int) -> NDArray[np.int64]:
+        return order[start : start + self.batch_size * self.world_size][self.rank :: self.world_size]
+
+    def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
+        if self._fast is not None:
+            return (self._at_once(order, start) for start in starts)
+        keys = np.arange(len(order))
+        shares = [list(zip(self._share(order, start).tolist(), self._share(keys, start).tolist(), strict=True))
+                  for start in starts]  # fmt: skip
+        loader = DataLoader(
+            _Seeded(self.data, self._transform, self.seed, self.epoch if self.sampler is not None else 0),
+            batch_sampler=shares,
+            num_workers=self.workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+        )
+        return map(self._moved, loader)
+
+    def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
+        assert self._fast is not None
+        assert self._stored is not None
+        rows = torch.from_numpy(self._share(order, start).copy())
+        draws = None
+        if self.sampler is not None:  # numbers for the global batch, of which each rank takes its rows
+            size = min(self.batch_size * self.world_size, self.length - start)
+            generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
+            draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
+        return Batch(self._fast(self._stored, rows, draws), self.labels[rows].to(self.device), rows)
+
+    def _moved(self, batch: Batch | BrokenImage) -> Batch:
+        if isinstance(batch, BrokenImage):
+            raise batch
+        if self.device.type == "cpu":
+            return batch
+        images = batch.images if isinstance(batch.images, tuple) else (batch.images,)
+        moved = tuple(view.to(self.device, non_blocking=True) for view in images)
+        images = moved if isinstance(batch.images, tuple) else moved[0]
+        return Batch(images, batch.labels.to(self.device, non_blocking=True), batch.indices)
+
+
+class _Seeded(Dataset[Any]):
+    """Images by (position, key): the key seeds the augmentation, so it does not matter which worker does it."""
+
+    def __init__(self, data: ImageSet, transform: Callable[[Any], Any], seed: int, epoch: int) -> None:
+        self.data, self.transform, self.seed, self.epoch = data, transform, seed, epoch
+
+    def __getitem__(self, item: tuple[int, int]) -> tuple[Any, int, int] | BrokenImage:
+        index, key = item
+        try:
+            image = self.data.images.read(index)
+        except BrokenImage as error:
+            return error  # handed over, so that the loop can say it without the worker's traceback
+        seed = int(np.random.SeedSequence([*b"augment", self.seed, self.epoch, key]).generate_state(1)[0])
+        with _own_random_numbers(seed):
+            made = self.transform(image)
+        return made, int(self.data.labels[index]), index
+
+
+@contextmanager
+def _own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed every generator that transforms use; the caller's random numbers do not notice."""
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - timm draws from it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
+
+
+def _collate(items: list[tuple[Any, int, int] | BrokenImage]) -> Batch | BrokenImage:
+    for item in items:
+        if isinstance(item, BrokenImage):
+            return item
+    images, labels, indices = default_collate(items)
+    return Batch(tuple(images) if isinstance(images, list) else images, labels, indices)
+
+
+def _fits(transform: BatchTransform | None, data: ImageSet) -> bool:
+    pixels = data.pixels
+    return transform is not None and pixels is not None and pixels.shape[1:3] == (transform.size, transform.size)

@@ -1,0 +1,154 @@
+"""The identity of a data set: what was chosen, by which rule, and digests that prove it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts import ClassCounts
+from .imageset import ImageSet
+from .storage import array_digest, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split. ``labels`` digests the labels in order; ``pixels`` the decoded images and ``index`` where they lie."""
+
+    images: int
+    counts: list[int]
+    labels: str
+    pixels: str | None
+    index: str | None
+
+    @classmethod
+    def of(cls, data: ImageSet, index: str | None) -> Split:
+        pixels = None if data.pixels is None else array_digest(data.pixels)
+        return cls(len(data), data.counts.tolist(), array_digest(data.labels), pixels, index)
+
+    def differences(self, other: Split) -> list[str]:
+        if self.counts != other.counts:
+            return [f"images per class ({self.images:,} images in all, then {other.images:,})"]
+        if self.labels != other.labels:
+            return ["the order of the images"]
+        for what in ("pixels", "index"):  # what both know decides; pixels say more than places
+            mine, its = getattr(self, what), getattr(other, what)
+            if mine is not None and its is not None:
+                return [] if mine == its else ["which images were chosen"]
+        return []
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to get the same data again, or to see that it is not the same."""
+
+    dataset: str
+    rule: dict[str, Any]
+    classes: list[str]
+    splits: dict[str, Split]
+    ranks: str | None
+    """Hash of the within-class ranks of the training subset: the same for every file layout."""
+    groups: dict[str, Any]
+    statistics: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    checks: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    format: int = FORMAT
+
+    @property
+    def identity(self) -> str:
+        """One hash for the whole: class names, and labels and images of each split."""
+        parts = [self.classes]
+        for name, split in sorted(self.splits.items()):
+            parts.append([name, split.labels, split.pixels or split.index or ""])
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def counts(self) -> ClassCounts:
+        return ClassCounts(self.splits["train"].counts, self.classes)
+
+    def differences(self, other: Manifest) -> list[str]:
+        """What is not the same, in words; empty for the same data. Rules, notes and versions may differ."""
+        if self.classes != other.classes:
+            sizes = len(self.classes), len(other.classes)
+            return [
+                "the class names or their order" if sizes[0] == sizes[1] else f"{sizes[0]} classes, then {sizes[1]}"
+            ]
+        found = [f"{name} split is missing" for name in sorted(self.splits.keys() ^ other.splits.keys())]
+        for name in sorted(self.splits.keys() & other.splits.keys()):
+            found += [f"{name}: {what}" for what in self.splits[name].differences(other.splits[name])]
+        return found
+
+    def require_same(self, other: Manifest, where: str) -> None:
+        """Refuse data that is not what ``where`` was made with."""
+        found = self.differences(other)
+        if found:
+            raise ValueError(
+                f"the data differs from what {where} was made with: {'; '.join(found)}. That was {self.identity} "
+                f"({_rule(self.rule)}), this is {other.identity} ({_rule(other.rule)}). Use the same options and files."
+            )
+
+    def save(self, path: Path) -> None:
+        write_json(path, {"identity": self.identity, **asdict(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            identity = content.pop("identity")
+            content["splits"] = {name: Split(**split) for name, split in content["splits"].items()}
+            manifest = cls(**{entry.name: content[entry.name] for entry in fields(cls)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} cannot be read as a manifest ({error!r}). Run spectail prepare again.") from None
+        if manifest.identity != identity:
+            raise ValueError(
+                f"{path} says identity {identity}, but its content has {manifest.identity}: it was edited."
+            )
+        return manifest
+
+
+def describe_groups(counts: ClassCounts, convention: str) -> dict[str, Any]:
+    members = counts.groups(convention)
+    values = counts.tolist()
+    return {
+        "convention": convention,
+        "classes": {group: len(labels) for group, labels in members.items()},
+        "images": {group: sum(values[label] for label in labels) for group, labels in members.items()},
+    }
+
+
+def describe_statistics(train: ImageSet) -> dict[str, Any]:
+    counts = train.counts
+    result: dict[str, Any] = {
+        "imbalance_factor": round(counts.imbalance_factor, 4),
+        "largest": int(counts.counts.max()),
+        "smallest": int(counts.counts.min()),
+        "gini": round(counts.gini, 4),
+    }
+    if train.pixels is not None:  # what to normalise with, when no checkpoint says otherwise
+        mean, std = channel_statistics(train.pixels)
+        result |= {"mean": mean.round(4).tolist(), "std": std.round(4).tolist()}
+    return result
+
+
+def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of each colour channel, on the scale 0 to 1."""
+    total, squares = np.zeros(3), np.zeros(3)
+    for part in range(0, len(pixels), 256):  # in pieces: a float copy of everything would not fit
+        piece = pixels[part : part + 256].reshape(-1, 3).astype(np.float32) / 255
+        total += piece.sum(0, dtype=np.float64)
+        squares += np.einsum("ij,ij->j", piece, piece, dtype=np.float64)
+    size = pixels[..., 0].size
+    return total / size, np.sqrt(squares / size - (total / size) ** 2)
+
+
+def _rule(rule: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in rule.items() if value is not None and key != "capped")

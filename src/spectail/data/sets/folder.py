@@ -1,0 +1,75 @@
+"""`folder:PATH`: one folder per class, with or without train, val and test folders above them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ..config import DataConfig
+from ..images import EXTENSIONS, FileImages, Texts
+from ..imageset import ImageSet
+from .source import Source
+
+SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+
+
+def open_source(config: DataConfig) -> Source:
+    root = Path(config.dataset.removeprefix("folder:"))
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise FileNotFoundError(f"{config.dataset}: {root} {what}; expected one folder per class in it.")
+    present = {entry.name.lower(): entry for entry in root.iterdir() if entry.is_dir()}
+    splits = {split: present[name] for split, words in SPLITS.items() for name in words if name in present}
+    if "train" not in splits:
+        return Source(read_folder(root))  # class folders only: the test set is held out
+    train = read_folder(splits["train"])
+    others = {split: read_folder(folder, train.names) for split, folder in splits.items() if split != "train"}
+    notes = []
+    if "test" not in others and "val" in others:
+        others["test"] = others.pop("val")
+        notes.append(f"the folder {splits['val'].name} is used as test set: there is no test folder")
+    return Source(train, others.get("test"), others.get("val"), notes=tuple(notes))
+
+
+def read_folder(root: Path, classes: tuple[str, ...] | None = None) -> ImageSet:
+    """Images in class folders, files of a class sorted as text. ``classes`` fixes the labels, as for a test folder."""
+    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    if not found:
+        raise ValueError(f"{root} has no class folder; expected one folder per class with images in it.")
+    names = class_order(found) if classes is None else classes
+    extra = sorted(set(found) - set(names))
+    if extra:
+        raise ValueError(
+            f"class {extra[0]!r} is in {root} and not in the training folder"
+            f"{f', and {len(extra) - 1} more' if len(extra) > 1 else ''}. A class needs training images."
+        )
+    paths, labels = [], []
+    for label, name in enumerate(names):
+        files = images_below(root / name)
+        if not files and name in found:
+            raise ValueError(
+                f"class folder {root / name} has no image ({', '.join(sorted(EXTENSIONS))}). "
+                "Add images or remove the folder."
+            )
+        paths += [f"{name}/{file}" for file in files]
+        labels.append(np.full(len(files), label))
+    return ImageSet(FileImages(root, Texts.pack(paths)), np.concatenate(labels), names)
+
+
+def class_order(names: list[str]) -> tuple[str, ...]:
+    """Names sorted as text; as numbers when all are numbers, so that 2 comes before 10."""
+    return tuple(sorted(names, key=int) if all(name.isascii() and name.isdigit() for name in names) else sorted(names))
+
+
+def images_below(folder: Path) -> list[str]:
+    """Image files in a folder and below it, relative to it. Hidden files, such as macOS leaves, are no images."""
+    found: list[str] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        below = os.path.relpath(place, folder)
+        prefix = "" if below == "." else f"{Path(below).as_posix()}/"
+        images = (file for file in files if os.path.splitext(file)[1].lower() in EXTENSIONS)
+        found += [prefix + file for file in images if not file.startswith(".")]
+    return sorted(found)

@@ -1,0 +1,188 @@
+"""Make chosen images ready for training: check that they can be read, and hold small ones in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images
+from .storage import cached_array
+
+SMALL = 64  # pixels a side: images up to this size are held in memory
+QUICK = 20_000  # sets up to this size are read whole by the quick check
+SAMPLE = 1_000  # images of a larger set that it reads
+
+
+class Track(Protocol):
+    """Shows progress over an iterable; rich's ``track`` is one."""
+
+    def __call__(self, items: Iterable[Any], description: str, total: int) -> Iterable[Any]: ...
+
+
+def silent(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+    return items
+
+
+@dataclass(frozen=True)
+class Settled:
+    images: Images
+    kept: NDArray[np.int64]
+    """Positions of the images that are left, among those that were given."""
+    broken: tuple[str, ...] = ()
+    """What was left out, and why."""
+    contents: NDArray[np.uint64] | None = None
+    """A digest of each image, when all were read: equal images have equal digests."""
+
+
+def settle(images: Images, *, in_memory: str, check: str, skip_broken: bool, track: Track = silent) -> Settled:
+    """Check images and hold them in memory where that is wanted. Broken ones are named, or left out and recorded."""
+    if isinstance(images, ArrayImages):
+        return Settled(images, np.arange(len(images)), contents=_digests(images.pixels))
+    if in_memory == "yes" or (in_memory == "auto" and _is_small(images)):
+        held = _hold(images, skip_broken=skip_broken, must=in_memory == "yes", track=track)
+        if held is not None:
+            return held
+    if not isinstance(images, EncodedImages):
+        return Settled(images, np.arange(len(images)))
+    missing = _missing(images)
+    if missing and not skip_broken:
+        _refuse(missing, images)
+    images = images.for_random_access()
+    if check == "none" and not skip_broken:
+        return Settled(images, np.arange(len(images)))
+    return _read(images, missing, whole=check == "full" or len(images) <= QUICK, skip_broken=skip_broken, track=track)
+
+
+def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Settled | None:
+    """Decode everything into one array, kept in the cache; None if the sizes differ."""
+    broken: dict[int, str] = {}
+
+    def build() -> NDArray[np.uint8]:
+        pixels: NDArray[np.uint8] | None = None
+        for index in track(images.scan_order().tolist(), "reading images", len(images)):
+            try:
+                image = np.asarray(images.read(index))
+            except BrokenImage as error:
+                broken[index] = str(error)
+                continue
+            if pixels is None:
+                pixels = np.zeros((len(images), *image.shape), dtype=np.uint8)
+            if image.shape != pixels.shape[1:]:
+                raise _UnequalSizes(
+                    f"--in-memory yes needs images of one size; {images.name(index)} is {_size(image.shape)}, "
+                    f"others are {_size(pixels.shape[1:])}. Use --in-memory no."
+                )
+            pixels[index] = image
+        if broken:
+            raise _SomeBroken(pixels)  # not kept in the cache: the files should be mended
+        assert pixels is not None
+        return pixels
+
+    try:
+        key = hashlib.sha256(images.fingerprint().encode()).hexdigest()
+        pixels = cached_array(f"pixels/{key[:32]}", build)
+    except _UnequalSizes as error:
+        if must:
+            raise ValueError(str(error)) from None
+        return None
+    except FileNotFoundError:
+        return None  # a file is missing: the slower way names all that are
+    except _SomeBroken as some:
+        if not skip_broken or some.pixels is None:
+            _refuse([broken[index] for index in sorted(broken)], images)
+        pixels = some.pixels
+    kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
+    pixels = pixels[kept] if broken else pixels
+    texts = tuple(broken[index] for index in sorted(broken))
+    names = images.paths.take(kept) if isinstance(images, FileImages) else None
+    return Settled(ArrayImages(pixels, names), kept, texts, _digests(pixels))
+
+
+class _UnequalSizes(Exception):
+    pass
+
+
+class _SomeBroken(Exception):
+    def __init__(self, pixels: NDArray[np.uint8] | None) -> None:
+        self.pixels = pixels
+
+
+def _read(images: EncodedImages, missing: list[str], *, whole: bool, skip_broken: bool, track: Track) -> Settled:
+    """Decode all images, or a sample, on several threads: decoding large images leaves the interpreter free."""
+    whole = whole or skip_broken
+    generator = np.random.default_rng(0)
+    chosen = np.arange(len(images)) if whole else np.sort(generator.choice(len(images), SAMPLE, replace=False))
+    contents = np.zeros(len(images), dtype=np.uint64)
+
+    def look(index: int) -> str | None:
+        try:
+            images.read(index)
+            contents[index] = _digest(images.encoded(index))
+        except BrokenImage as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(track(pool.map(look, chosen.tolist()), "checking images", len(chosen)))
+    broken = {int(index): text for index, text in zip(chosen, found, strict=True) if text}
+    if broken and not skip_broken:
+        _refuse(list(broken.values()), images)
+    kept = np.setdiff1d(np.arange(len(images)), np.array(list(broken), dtype=np.int64))
+    left = images.take(kept) if broken else images
+    return Settled(left, kept, tuple(broken.values()), contents[kept] if whole else None)
+
+
+def _missing(images: EncodedImages) -> list[str]:
+    """Files that do not exist, found by listing each folder once instead of asking for each file."""
+    if not isinstance(images, FileImages):
+        return []
+    listed: dict[str, set[str]] = {}
+    missing = []
+    for path in images.paths:
+        folder, name = os.path.split(path)
+        if folder not in listed:
+            try:
+                listed[folder] = {entry.name for entry in os.scandir(images.root / folder)}
+            except OSError:
+                listed[folder] = set()
+        if name not in listed[folder]:
+            missing.append(f"{path} does not exist below {images.root}")
+    return missing
+
+
+def _refuse(problems: list[str], images: Images) -> NoReturn:
+    if len(problems) == 1:
+        raise BrokenImage(problems[0] if problems[0].endswith(".") else f"{problems[0]}. Check --root.")
+    shown = "; ".join(problem.split(". ")[0] for problem in problems[:3])
+    raise BrokenImage(
+        f"{len(problems):,} of {len(images):,} images cannot be read: {shown}{'; ...' if len(problems) > 3 else ''}. "
+        "Replace them, or pass --skip-broken to leave such images out."
+    )
+
+
+def _is_small(images: Images) -> bool:
+    for index in range(min(len(images), 10)):
+        try:
+            return max(images.read(index).size) <= SMALL
+        except BrokenImage:
+            continue
+    return False
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[1]} x {shape[0]}"
+
+
+def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return np.array([_digest(image.data) for image in np.ascontiguousarray(pixels)], dtype=np.uint64)
+
+
+def _digest(data: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

@@ -1,0 +1,129 @@
+"""Files that are whole or absent: the cache folder, atomic writing, checksums, downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 1 << 20
+
+
+def cache_folder() -> Path:
+    """``$SPECTAIL_CACHE``, else ``spectail`` in the user's cache folder. It can be deleted at any time."""
+    given = os.environ.get("SPECTAIL_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spectail"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; these are ordinary ones
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder. If another process finished first, its folder stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def array_digest(*arrays: NDArray[Any]) -> str:
+    """SHA-256 over dtype, shape and bytes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def cached_array(name: str, build: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """An array from the cache, or built and kept there. A damaged file is built again, never trusted."""
+    path = cache_folder() / f"{name}.npy"
+    check = path.with_suffix(".crc")
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+        if check.read_text() == _crc(array):
+            return array
+    except (OSError, ValueError, EOFError):
+        pass
+    array = build()
+    try:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            np.save(file, array)
+        with whole_file(check) as temporary:
+            temporary.write_text(_crc(array))
+    except OSError:
+        pass  # a cache that cannot be written costs time, not the run
+    return array
+
+
+def download(url: str, path: Path, digest: str, algorithm: str = "md5") -> None:
+    """Fetch a file whose checksum is known. Nothing is left behind unless it matches."""
+    try:
+        with whole_file(path) as temporary:
+            with urllib.request.urlopen(url, timeout=60) as answer, temporary.open("wb") as file:
+                shutil.copyfileobj(answer, file, CHUNK)
+            found = file_digest(temporary, algorithm)
+            if found != digest:
+                raise ValueError(
+                    f"the download of {url} has {algorithm} {found}, expected {digest}; it was thrown away. "
+                    "Try again, or fetch the file yourself."
+                )
+    except urllib.error.URLError as error:
+        raise FileNotFoundError(
+            f"{path.name} is not in {path.parent} and could not be downloaded ({error.reason}). "
+            f"Fetch {url} on a machine that is online and put it there."
+        ) from None
+
+
+def _crc(array: NDArray[Any]) -> str:
+    return f"{zlib.crc32(np.ascontiguousarray(array).data):08x} {array.nbytes}"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
