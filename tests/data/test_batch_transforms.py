@@ -99,6 +99,18 @@ def test_any_list_of_indices(pixels, rows):
     assert torch.equal(PLAIN(stored, rows), PLAIN(stored, torch.tensor([1, 2])))
 
 
+@pytest.mark.parametrize("path", [BatchTransform.__call__, through_tensors])
+def test_arrays_may_be_read_only_and_flips_whole_numbers(pixels, path):
+    """Memory-mapped data are read-only, and torch warns about such arrays."""
+    frozen, rows, draws = pixels.copy(), np.arange(8), PLAIN.draws(8, np.random.default_rng(0))
+    expected = PLAIN(PLAIN.prepare(pixels), rows, draws)
+    draws = replace(draws, flip=draws.flip.astype(np.int64))
+    for array in (frozen, rows, draws.dy, draws.dx, draws.flip):
+        array.setflags(write=False)
+    stored = PLAIN.prepare(frozen)
+    assert torch.equal(path(PLAIN, stored, rows if path is not through_tensors else list(rows), draws), expected)
+
+
 def test_a_constant_image_is_normalised():
     expected = torch.tensor([(200 / 255 - mean) / std for mean, std in zip(MEAN, STD, strict=True)]).view(1, 3, 1, 1)
     # Contrast and saturation leave a grey image as it is, but for torchvision's grey weights: they sum to 0.9999.
@@ -209,9 +221,9 @@ def test_it_pickles(pixels):
 
 def test_bad_input(pixels):
     stored = PLAIN.prepare(pixels)
-    with pytest.raises(ValueError, match=r"pixels must be uint8 of shape \(N, 32, 32, 3\); got torch.float64"):
+    with pytest.raises(ValueError, match=r"pixels must be uint8 of shape \(N, 32, 32, 3\); got float64"):
         PLAIN.prepare(pixels / 255)
-    with pytest.raises(ValueError, match=r"got torch.uint8 of shape \(60, 3, 32, 32\)"):
+    with pytest.raises(ValueError, match=r"got uint8 of shape \(60, 3, 32, 32\)"):
         PLAIN.prepare(pixels.transpose(0, 3, 1, 2).copy())
     with pytest.raises(ValueError, match="images are 32 x 32, this transform is for 64 x 64; resize them"):
         replace(PLAIN, size=64).prepare(pixels)

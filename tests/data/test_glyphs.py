@@ -17,7 +17,7 @@ from spectail.data.sets import glyphs
 
 # Pixels of 100 classes x 2 training images, then 100 x 2 test images, seed 0. If this changes, every published
 # number on glyphs-lt changes with it.
-SMALL_SET = "TODO"
+SMALL_SET = "71ca565e154350993e800eb8eada62bd6f841d7cd03c2cb84263290d9ea1b388"
 
 HASH_SCRIPT = """
 import hashlib
@@ -98,10 +98,10 @@ def test_images_show_the_character_of_their_label(small):
 
 
 def test_both_polarities_occur(small):
-    means = small["train"][..., 0].reshape(200, -1)
-    corner = np.median(means, axis=1)  # paper covers more than half of an image
-    middle = (means.max(axis=1).astype(int) + means.min(axis=1)) // 2
-    assert 20 < (corner > middle).sum() < 180
+    flat = small["train"][..., 0].reshape(200, -1)
+    paper = np.median(flat, axis=1)  # paper covers more than half of an image
+    middle = (flat.max(axis=1).astype(int) + flat.min(axis=1)) // 2
+    assert 5 < (paper > middle).sum() < 100
 
 
 def test_every_character_is_really_in_every_face_used_for_it():
@@ -153,7 +153,7 @@ def test_no_distortion_cuts_a_character_off():
         union = Image.new("L", (128, 128))
         for face in glyphs.faces_of(character):
             union = ImageChops.lighter(union, glyphs.glyph(character, face))
-        for turn, shear, x, y in itertools.product((-0.0625, 0.0625), (-0.125, 0.125), (-6, 6), (-5, 5)):
+        for turn, shear, x, y in itertools.product((-0.052, 0.052), (-0.102, 0.102), (-6, 6), (-5, 5)):
             left, top, right, bottom = glyphs._affine(union, turn, shear, 1.075, 1.075, x, y).getbbox()
             assert min(left, top, 128 - right, 128 - bottom) > 0, character
 
@@ -177,7 +177,7 @@ def test_class_names_are_unique_and_fit_a_table():
     for name, character in zip(names, glyphs.CHARACTERS, strict=True):
         assert name.startswith(character)
         assert name.isprintable()
-        assert len(name) <= 40
+        assert len(name) <= 30
         assert all(
             unicodedata.east_asian_width(letter) not in "WF" and not unicodedata.combining(letter) for letter in name
         )
@@ -194,7 +194,11 @@ def test_class_names_are_unique_and_fit_a_table():
         (lambda: glyphs.render([1] * 1000, "train"), r"from 2 to 3\d\d classes, got 1000; ask for"),
         (lambda: glyphs.render([5], "train"), r"from 2 to 3\d\d classes, got 1; ask for"),
         (lambda: glyphs.class_names(0), r"from 2 to 3\d\d classes, got 0; ask for"),
-        (lambda: glyphs.render([3, -1], "train"), r"class_counts must be 0 or more, got -1 for class 1; pass 0"),
+        (
+            lambda: glyphs.render([3, -1], "train"),
+            r"class_counts must be whole numbers, got -1 for class 1; pass 0 or more",
+        ),
+        (lambda: glyphs.render([3, 1.5], "train"), r"class_counts must be whole numbers, got 1.5 for class 1; pass"),
         (lambda: glyphs.render([3, 1], "valid"), r"split must be 'train' or 'test', got 'valid'; pass one"),
         (
             lambda: glyphs.render([3, 1], "train", seed=-1),

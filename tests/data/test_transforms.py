@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance
 
 from spectail.data.batch_transforms import Draws
 from spectail.data.steps import Cutout, RandAugment, as_rgb
-from spectail.data.transforms import PRESETS, RECIPES, Views, preset
+from spectail.data.transforms import PRESETS, Views, preset
 
 from torchvision.transforms.v2 import functional as TF  # isort: skip
 
@@ -175,12 +175,27 @@ def test_the_steps_of_each_recipe():
     assert steps("inat") == [*rrc, flip, *end]
     assert steps("vit-224") == ["as_rgb", "Resize", "RandomResizedCrop", flip, *end]
     assert steps("glyphs") == [*crop, *end]
-    assert {name: RECIPES[name].scale for name in ("cifar-sim", "imagenet", "imagenet-strong", "vit-224")} == {
-        "cifar-sim": (0.2, 1.0),
-        "imagenet": (0.08, 1.0),
-        "imagenet-strong": (0.08, 1.0),
-        "vit-224": (0.8, 1.0),
+
+
+def test_the_settings_of_each_recipe():
+    weak = "ColorJitter(brightness=(0.6, 1.4), contrast=(0.6, 1.4), saturation=(0.6, 1.4))"
+    some = "with probability 0.8: " + weak[:-1] + ", hue=(-0.1, 0.1))"
+    expected = {
+        "cifar": ["padding=[4, 4, 4, 4]"],
+        "cifar-strong": ["padding=[4, 4, 4, 4]", "fill=128, policy=AutoAugmentPolicy.CIFAR10", "Cutout(hole=16)"],
+        "cifar-sim": ["scale=(0.2, 1.0)", some, "Grayscale(p=0.2)", "kernel_size=(13, 13), sigma=[0.1, 2.0]"],
+        "tiny": ["padding=[8, 8, 8, 8]"],
+        "imagenet": ["scale=(0.08, 1.0)", weak],
+        "imagenet-strong": ["scale=(0.08, 1.0)", weak, "RandAugment('rand-m10-n2-mstd0.5')"],
+        "imagenet-sim": ["scale=(0.08, 1.0)", some, "Grayscale(p=0.2)"],
+        "inat": ["scale=(0.08, 1.0)"],
+        "vit-224": ["Resize(size=[246]", "scale=(0.8, 1.0)"],
+        "glyphs": ["padding=[2, 2, 2, 2]"],
     }
+    assert tuple(expected) == PRESETS
+    for name, words in expected.items():
+        text = preset(name).describe()
+        assert [word for word in words if word not in text] == []
 
 
 def test_randaugment_is_the_set_of_the_recipe():

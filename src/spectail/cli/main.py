@@ -53,9 +53,15 @@ def _run(name: str, arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
-        print(f"spectail {name}: {error}", file=sys.stderr)
+        print(f"spectail {name}: {_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
         return 130
     return 0
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

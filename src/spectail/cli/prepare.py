@@ -39,11 +39,13 @@ class Prepare(DataConfig):
 
 def run(arguments: list[str]) -> None:
     config = tyro.cli(Prepare, prog="spectail prepare", args=arguments)
-    console = Console(stderr=config.json)
+    console = Console(stderr=config.json, markup=False, emoji=False)  # names may hold brackets
     manifest = load(config, track=silent if config.quiet or config.json else progress(console)).manifest
     if config.expect is not None and not (len(config.expect) >= 8 and manifest.identity.startswith(config.expect)):
         raise ValueError(f"the data has identity {manifest.identity}, expected {config.expect}; nothing was written.")
     folder = config.output if config.output is not None else Path("prepared") / name_of(manifest)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file; expected a folder, or a path where one can be made.")
     path = folder / "manifest.json"
     again = path.exists() and not config.overwrite
     if again:
@@ -55,7 +57,7 @@ def run(arguments: list[str]) -> None:
     elif not config.quiet:
         show(manifest, console)
     done = "the same as before" if again else "written"
-    console.print(f"identity {manifest.identity}  {path} {done}", highlight=False, soft_wrap=True)
+    console.print(f"identity {manifest.identity}  {path} {done}", soft_wrap=True)
 
 
 def name_of(manifest: Manifest) -> str:
@@ -63,12 +65,15 @@ def name_of(manifest: Manifest) -> str:
     rule = manifest.rule
     parts = [manifest.dataset.replace(":", "-")]
     if "imbalance" in rule:
-        parts += [f"if{rule['imbalance']:g}"] + [rule["profile"]] * (rule["profile"] != "exponential")
-    elif rule["profile"] == "given":
-        parts.append("given")
-    parts += [rule["selection"]] * (rule.get("selection") == "first-n")
-    parts += [f"seed{rule['seed']}"] * bool(rule.get("seed"))
-    parts += ["val"] * any("held out of the training set" in note for note in manifest.notes)
+        parts.append(f"if{rule['imbalance']:g}")
+    if rule["profile"] in ("step", "pareto", "given"):
+        parts.append(rule["profile"])
+    if rule.get("selection") == "first-n":
+        parts.append("first-n")
+    if rule.get("seed"):
+        parts.append(f"seed{rule['seed']}")
+    if "val" in manifest.splits:
+        parts.append("val")
     return "-".join(parts)
 
 
@@ -90,9 +95,9 @@ def show(manifest: Manifest, console: Console) -> None:
         f"imbalance factor {statistics['imbalance_factor']:g}, Gini {statistics['gini']:.3f}", highlight=False
     )
     if manifest.ranks:
-        console.print(f"rank hash {manifest.ranks} ({rule_of(manifest)})", highlight=False, soft_wrap=True)
+        console.print(f"rank hash {manifest.ranks} ({rule_of(manifest)})", soft_wrap=True)
     for line in [*manifest.notes, *findings(manifest)]:
-        console.print(f"note: {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"note: {line}", soft_wrap=True)
 
 
 def rule_of(manifest: Manifest) -> str:
@@ -127,7 +132,7 @@ def progress(console: Console) -> Any:
     def show_track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
         if console.is_terminal:
             return track(items, description, total=total, console=console, transient=True)
-        console.print(f"{description}: {total:,}", highlight=False)
+        console.print(f"{description}: {total:,}")
         return items
 
     return show_track

@@ -118,8 +118,8 @@ class BatchTransform:
 
         The result is a plain tensor: move it with ``.to(device)`` and the batches are made there.
         """
-        images = torch.as_tensor(pixels)
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+        images = np.asarray(pixels)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
             raise ValueError(
                 f"pixels must be uint8 of shape (N, {self.size}, {self.size}, 3); "
                 f"got {images.dtype} of shape {tuple(images.shape)}."
@@ -130,9 +130,9 @@ class BatchTransform:
                 "resize them once beforehand, or use the per-image transforms."
             )
         inside = slice(self.pad, self.pad + self.size)
-        stored = images.new_zeros(len(images), 3, self.size + 2 * self.pad, self.size + 2 * self.pad)
-        stored[:, :, inside, inside] = images.permute(0, 3, 1, 2)
-        return stored
+        stored = np.zeros((len(images), 3, *[self.size + 2 * self.pad] * 2), dtype=np.uint8)
+        stored[:, :, inside, inside] = images.transpose(0, 3, 1, 2)
+        return torch.from_numpy(stored)
 
     def draws(self, n: int, rng: np.random.Generator) -> Draws:
         """All random numbers for ``n`` images."""
@@ -155,7 +155,7 @@ class BatchTransform:
                 f"stored must come from prepare() of a transform with size={self.size} and pad={self.pad}; "
                 f"got {stored.dtype} of shape {tuple(stored.shape)}."
             )
-        rows = torch.as_tensor(indices)
+        rows = indices if isinstance(indices, Tensor) else torch.from_numpy(np.array(indices))
         if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
             raise ValueError(f"indices must be a flat list of whole numbers; got {rows.dtype} of {tuple(rows.shape)}.")
         if draws is not None and len(draws) != len(rows):
@@ -169,7 +169,7 @@ class BatchTransform:
     def _made(self, crops: Any, rows: Any, draws: Draws | None, convert: Callable[[Any], Any]) -> Any:
         """The batch, from numpy arrays or from tensors; ``convert`` makes the one or the other from a numpy array."""
         centre = np.array([self.pad])
-        draws = (draws or Draws(dy=centre, dx=centre))._each(convert)
+        draws = (Draws(dy=centre, dx=centre) if draws is None else draws)._each(convert)
         images = crops[rows, :, draws.dy, draws.dx]
         if draws.flip is not None:
             images = _mirrored(images, draws.flip)
@@ -194,6 +194,7 @@ class BatchTransform:
 
 
 def _mirrored(images: Any, chosen: Any) -> Any:
+    chosen = chosen != 0  # 0 and 1 will do as well
     if isinstance(images, np.ndarray):
         images[chosen] = images[chosen][..., ::-1]
         return images
@@ -222,4 +223,4 @@ def _grey(images: Any) -> Any:
 
 
 def _on(device: torch.device, array: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)

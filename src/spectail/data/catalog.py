@@ -51,7 +51,7 @@ ENTRIES = [
           "imagenet", 100, 1280, cap=True, takes=frozenset({"root"})),
     Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat",
           fixed=True, takes=frozenset({"root", "lists"})),
-    Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs:open_source", "glyphs", 100, 200,
+    Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs_lt:open_source", "glyphs", 100, 200,
           takes=frozenset({"num_classes"})),
 ]  # fmt: skip
 OWN = [

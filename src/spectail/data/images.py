@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,16 +39,16 @@ def decode(data: bytes | memoryview) -> Image.Image:
             return to_rgb(image)
     except UnidentifiedImageError:
         raise BrokenImage("is no image that can be read" if len(data) else "is empty") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError, Warning) as error:
         raise BrokenImage(f"cannot be read as an image ({error})") from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB":
+    if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         deep = np.asarray(image, dtype=np.float64)
-        scale = 255.0 / 65535.0 if deep.max(initial=0) > 255 else 1.0
+        scale = 255 / 65535 if image.mode.startswith("I;16") or deep.max(initial=0) > 255 else 1.0
         image = Image.fromarray(np.clip(deep * scale, 0, 255).round().astype(np.uint8))
     elif image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -147,19 +148,20 @@ class FileImages(EncodedImages):
         path = self.root / self.paths[index]
         try:
             return path.read_bytes()
+        except FileNotFoundError:
+            raise BrokenImage(f"does not exist below {self.root}") from None
         except OSError as error:
             raise BrokenImage(f"cannot be opened ({error.strerror})") from None
 
     def fingerprint(self) -> str:
-        stats = [(self.root / path).stat() for path in self.paths]
-        times = np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], dtype=np.int64)
-        return f"{self.index_digest()}-{array_digest(times)}"
+        times = np.array([_stat(self.root / path) for path in self.paths], dtype=np.int64)
+        return f"{self.root.resolve()}-{self.index_digest()}-{array_digest(times)}"
 
     def index_digest(self) -> str:
         """SHA-256 of the paths, in order."""
         digest = hashlib.sha256()
         for path in self.paths:
-            digest.update(path.encode() + b"\n")
+            digest.update(os.fsencode(path) + b"\n")
         return digest.hexdigest()
 
     def take(self, indices: NDArray[np.int64]) -> FileImages:
@@ -169,39 +171,60 @@ class FileImages(EncodedImages):
 class PackedImages(EncodedImages):
     """Encoded images one after the other in one buffer, usually a memory-mapped file shared by all workers."""
 
-    def __init__(self, data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        self.data = data
-        self.starts = starts
-        self.sizes = sizes
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        origin: Images | None = None,
+    ) -> None:
+        self.data, self.starts, self.sizes = data, starts, sizes
+        self.origin = origin  # where the images came from: it knows their names
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def name(self, index: int) -> str:
-        return f"image {index}"
+        return f"image {index}" if self.origin is None else self.origin.name(index)
 
     def fingerprint(self) -> str:
-        return array_digest(self.data)
+        mapped = self._mapped()
+        content = array_digest(np.array(_stat(mapped))) if mapped else array_digest(self.data)
+        return f"{content}-{array_digest(self.starts, self.sizes)}"
+
+    def _mapped(self) -> Path | None:
+        """The file, if all of it is mapped."""
+        if not isinstance(self.data, np.memmap) or self.data.filename is None:
+            return None
+        path = Path(self.data.filename)
+        return path if self.data.nbytes == path.stat().st_size else None
 
     def encoded(self, index: int) -> memoryview:
         start = self.starts[index]
         return self.data[start : start + self.sizes[index]].data
 
     def take(self, indices: NDArray[np.int64]) -> PackedImages:
-        return PackedImages(self.data, self.starts[indices], self.sizes[indices])
+        origin = None if self.origin is None else self.origin.take(indices)
+        return PackedImages(self.data, self.starts[indices], self.sizes[indices], origin)
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker that is started afresh maps the file again instead of receiving a copy of it."""
-        state = self.__dict__.copy()
-        if isinstance(self.data, np.memmap):
-            state["data"] = (self.data.filename, self.data.shape)
-        return state
+        mapped = self._mapped()
+        return self.__dict__ | {"data": mapped if mapped else np.array(self.data)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.data, tuple):
-            name, shape = self.data
-            self.data = np.memmap(name, dtype=np.uint8, mode="r", shape=shape)
+        if isinstance(self.data, Path):
+            self.data = np.memmap(self.data, dtype=np.uint8, mode="r")
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """Size and time of change; a file that is missing has none, and will be named when it is read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return -1, -1
+    return stat.st_size, stat.st_mtime_ns
 
 
 class Texts:
@@ -222,7 +245,7 @@ class Texts:
     def pack(cls, texts: Iterable[str]) -> Texts:
         data, ends = bytearray(), []
         for text in texts:
-            data += text.encode()
+            data += os.fsencode(text)  # also names that are not UTF-8
             ends.append(len(data))
         return cls(bytes(data), np.array(ends, dtype=np.int64))
 
@@ -231,7 +254,7 @@ class Texts:
 
     def __getitem__(self, position: int) -> str:
         at = int(self.index[position])
-        return self.data[self.ends[at - 1] if at else 0 : self.ends[at]].decode()
+        return os.fsdecode(self.data[self.ends[at - 1] if at else 0 : self.ends[at]])
 
     def __iter__(self) -> Iterator[str]:
         return (self[position] for position in range(len(self)))

@@ -60,6 +60,8 @@ class ImageSet(Dataset[tuple[Any, int]]):
 
     def subset(self, indices: NDArray[Any]) -> ImageSet:
         """The samples at ``indices`` (positions or a mask), in that order."""
+        if indices.dtype == bool and indices.shape != self.labels.shape:
+            raise ValueError(f"a mask needs one entry per image: got {len(indices)} for {len(self)} images.")
         chosen = np.flatnonzero(indices) if indices.dtype == bool else indices
         return ImageSet(self.images.take(chosen), self.labels[chosen], self.names, self.transform)
 

@@ -48,6 +48,7 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         (ClassCounts([8, 5, 3, 2]), 160)
     """
     config = DataConfig(dataset=config, **options) if isinstance(config, str) else replace(config, **options)
+    config = replace(config, root=_path(config.root), lists=_path(config.lists), test_list=_path(config.test_list))
     entry = find(config.dataset)
     check_options(config, entry)
     source = entry.open(config)
@@ -56,9 +57,13 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     if test is None:
         train, test = _held_out(train, fraction=config.test_fraction, per_class=0, seed=config.data_seed)
         notes.append(f"the test set is {config.test_fraction:.0%} of each class, held out: the data has none")
+    elif config.test_fraction != DataConfig.test_fraction:
+        raise ValueError(f"--test-fraction means nothing for {config.dataset}: it has a test set. Leave it out.")
     _check_classes(train, test)
     train, rule, ranks = _cut(train, config, entry)
     if config.val_fraction or config.val_per_class:
+        if val is not None:
+            notes.append("the data's own validation set is not used: --val-fraction or --val-per-class was given")
         train, val = _held_out(
             train, fraction=config.val_fraction, per_class=config.val_per_class, seed=config.data_seed
         )
@@ -70,8 +75,8 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         rule=rule,
         classes=list(train.names),
         splits={
-            name: Split.of(data, splits[name].images.take(kept.kept).index_digest())
-            for name, (data, kept) in settled.items()
+            name: Split.of(data, result.contents, splits[name].images.take(result.kept).index_digest())
+            for name, (data, result) in settled.items()
         },
         ranks=ranks,
         groups=describe_groups(settled["train"][0].counts, config.groups),
@@ -105,7 +110,7 @@ def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, d
             sizes.sort(descending=True, stable=True).indices.tolist() if order == "size" else list(range(len(sizes)))
         )
         by_place = [available.tolist()[label] for label in places]
-        largest = config.max_per_class or entry.largest
+        largest = config.max_per_class if config.max_per_class is not None else entry.largest
         ruled = longtail.profile(config.profile, by_place, imbalance, largest=largest)
         wanted = [0] * len(sizes)
         for label, count in zip(places, ruled, strict=True):
@@ -182,6 +187,10 @@ def _duplicates(
     pairs = np.unique(np.stack([known["train"], labels.astype(np.uint64)]), axis=1)
     result["train, under two labels"] = {"images": int(pairs.shape[1] - len(np.unique(known["train"])))}
     return result
+
+
+def _path(value: Path | str | None) -> Path | None:
+    return None if value is None else Path(value)
 
 
 def _portable(dataset: str) -> str:

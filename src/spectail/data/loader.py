@@ -34,9 +34,9 @@ class Loader:
     Small images held in memory go through the preset's batch transform: no worker, no Python per image. All others are
     decoded and transformed one by one in ``workers`` processes.
 
-    **Random numbers.** Each image's augmentation depends on (seed, epoch, place in the epoch) and on nothing else. So
-    a run gives the same batches with any number of workers, and ranks that share a global batch see the images that one
-    process would see.
+    **Random numbers.** An image's augmentation follows from the seed, the epoch, its place in it and (in memory) the
+    size of the global batch. So a run gives the same batches with any number of workers, and ranks that share a global
+    batch see the images that one process would see.
 
     **Ranks.** Rank r of W takes images r, r + W, ... of each global batch of ``batch_size * W``. All ranks make the
     same number of steps; a last batch with fewer images than ranks is left out on all of them.
@@ -74,6 +74,8 @@ class Loader:
             raise ValueError(f"batch_size must be 1 or more; got {batch_size}.")
         if workers < 0:
             raise ValueError(f"workers must be 0 or more; got {workers}.")
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in [0, world_size); got rank {rank} and world_size {world_size}.")
         if sampler is not None and sampler.world_size != 1:
             raise ValueError("the loader shares batches out over ranks itself: make the sampler with world_size=1.")
         self.data, self.sampler, self.batch_size, self.workers = data, sampler, batch_size, workers
@@ -88,8 +90,13 @@ class Loader:
         self._transform = (preset.test if sampler is None else preset.train) if views is None else Views(views)
         fast = preset.batch_test if sampler is None else preset.batch_train
         self._fast = fast if views is None and _fits(fast, data) else None
+        if sampler is not None and sampler.class_counts.total != len(data):
+            raise ValueError(
+                f"the sampler was made for {sampler.class_counts.total} images, the data has {len(data)}: "
+                "make it with LongTailSampler(data.labels)."
+            )
         self._stored = self._fast.prepare(data.pixels).to(self.device) if self._fast else None  # type: ignore[arg-type]
-        self.epoch = self.position = 0
+        self.epoch = self.position = self._start = 0
 
     @property
     def in_memory(self) -> bool:
@@ -101,8 +108,10 @@ class Loader:
         return len(self._starts(0))
 
     def __iter__(self) -> Iterator[Batch]:
-        if self.position >= self.length:
-            self.epoch, self.position = self.epoch + 1, 0
+        if self.sampler is None:
+            self._go(0, 0)  # an evaluation always begins at the beginning
+        elif self.position >= self.length:
+            self._go(self.epoch + 1, 0)
         order = np.arange(self.length) if self.sampler is None else self.sampler.order(self.epoch)
         starts = self._starts(self.position)
         for start, batch in zip(starts, self._batches(order, starts), strict=True):
@@ -111,9 +120,8 @@ class Loader:
         self.position = self.length
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the epoch that a state was loaded into, stay where it is."""
-        if epoch != self.epoch or self.position >= self.length:
-            self.epoch, self.position = epoch, 0
+        """Go to the beginning of an epoch; in the epoch that a state was loaded into, to the place it says."""
+        self._go(epoch, self._start if epoch == self.epoch else 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, images of it handed over on all ranks, and what the order depends on; fit for JSON."""
@@ -128,9 +136,13 @@ class Loader:
                     f"the saved loader had another {name} ({state.get(name)!r}, here {mine[name]!r}); "
                     "resume with the data and settings of the run."
                 )
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])
-        if self.position >= self.length:
-            self.epoch, self.position = self.epoch + 1, 0
+        epoch, position = state.get("epoch"), state.get("position")
+        if not (isinstance(epoch, int) and isinstance(position, int) and epoch >= 0 and 0 <= position <= self.length):
+            raise ValueError(f"a loader's state needs a valid epoch and position; got {epoch!r} and {position!r}.")
+        self._go(*((epoch + 1, 0) if position == self.length else (epoch, position)))
+
+    def _go(self, epoch: int, position: int) -> None:
+        self.epoch, self.position, self._start = epoch, position, position
 
     def _starts(self, position: int) -> range:
         """Where each global batch from ``position`` on begins."""
@@ -153,6 +165,7 @@ class Loader:
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else it would draw from the loop's
         )
         return map(self._moved, loader)
 
@@ -200,15 +213,16 @@ class _Seeded(Dataset[Any]):
 def _own_random_numbers(seed: int) -> Iterator[None]:
     """Seed every generator that transforms use; the caller's random numbers do not notice."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - timm draws from it
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+    own = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)  # of the CPU only: the loop may be drawing on a GPU
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(own)
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
 
 
 def _collate(items: list[tuple[Any, int, int] | BrokenImage]) -> Batch | BrokenImage:

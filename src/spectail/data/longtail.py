@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,8 @@ def exponential(largest: int, num_classes: int, imbalance: float) -> list[int]:
         [500, 158, 50, 15, 5]
     """
     factor = 1.0 / check_imbalance(imbalance)
-    return [int(largest * factor ** (i / (num_classes - 1))) for i in range(num_classes)]
+    counts = [int(largest * factor ** (i / (num_classes - 1))) for i in range(num_classes - 1)]
+    return [*counts, int(largest / imbalance)]  # 49 * (1 / 49) is less than 1, 49 / 49 is not
 
 
 def step(largest: int, num_classes: int, imbalance: float) -> list[int]:
@@ -39,9 +41,8 @@ def step(largest: int, num_classes: int, imbalance: float) -> list[int]:
         >>> step(500, 5, imbalance=10)
         [500, 500, 50, 50, 50]
     """
-    factor = 1.0 / check_imbalance(imbalance)
     half = num_classes // 2
-    return [largest] * half + [int(largest * factor)] * (num_classes - half)
+    return [largest] * half + [int(largest / check_imbalance(imbalance))] * (num_classes - half)
 
 
 def pareto(largest: int, num_classes: int, imbalance: float) -> list[int]:
@@ -55,8 +56,9 @@ def pareto(largest: int, num_classes: int, imbalance: float) -> list[int]:
         [500, 68, 21, 9, 5]
     """
     power = math.log(check_imbalance(imbalance)) / math.log(num_classes)
-    # the last class is n_max / IF by definition; computed through the logarithms it may fall just below
-    return [int(largest * (i + 1) ** -power) for i in range(num_classes - 1)] + [int(largest / imbalance)]
+    # a share that is a whole number may come out just below it, hence the little extra
+    counts = [int(largest * (i + 1) ** -power + 1e-9) for i in range(num_classes - 1)]
+    return [*counts, int(largest / imbalance)]
 
 
 RULES = {"exponential": exponential, "step": step, "pareto": pareto}
@@ -83,18 +85,20 @@ def profile(name: str, available: Sequence[int], imbalance: float, *, largest: i
 
 def check_supply(wanted: Sequence[int], available: ClassCounts, *, imbalance: float | None) -> None:
     """Refuse a profile that leaves a class without images or asks for more than there are."""
-    rule = "the given counts" if imbalance is None else f"an imbalance factor of {imbalance:g}"
+    given = imbalance is None
     for label, (want, have) in enumerate(zip(wanted, available.tolist(), strict=True)):
+        name = available.describe(label)
+        if want < 1 and given:
+            raise ValueError(f"the given counts ask for {want} images of {name}; every class needs at least 1.")
         if want < 1:
             raise ValueError(
-                f"{rule} leaves {available.describe(label)} with no image: the largest class has only {max(wanted)}. "
-                f"Choose a factor of {max(wanted)} or less."
-                if imbalance is not None
-                else f"{rule} ask for {want} images of {available.describe(label)}; every class needs at least 1."
+                f"an imbalance factor of {imbalance:g} leaves {name} with no image: the largest class has only "
+                f"{max(wanted)}. Choose a factor of {max(wanted)} or less."
             )
         if want > have:
+            rule = "the given counts need" if given else f"an imbalance factor of {imbalance:g} needs"
             raise ValueError(
-                f"{rule} needs {want} images of {available.describe(label)}, which has {have}. Lower the largest class "
+                f"{rule} {want} images of {name}, which has {have}. Lower the largest class "
                 "(--max-per-class), order the classes by size (--order size), or accept what there is (--cap)."
             )
 
@@ -118,8 +122,7 @@ def select(
     """
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {selection!r}.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"the data seed must lie in [0, 2**32); got {seed}.")
+    check_seed(seed)
     order, bounds = by_class(labels, len(wanted))
     generator = np.random.RandomState(seed)  # legacy on purpose: the field's subsets come from it
     kept, digest = [], hashlib.sha256()
@@ -145,6 +148,7 @@ def hold_out(
         raise ValueError(f"the fraction to hold out must lie in [0, 1); got {fraction:g}.")
     if per_class < 0:
         raise ValueError(f"the number per class to hold out must not be negative; got {per_class}.")
+    check_seed(seed)
     held = np.zeros(len(labels), dtype=bool)
     if not fraction and not per_class:
         return held
@@ -169,12 +173,17 @@ def by_class(labels: NDArray[np.int64], num_classes: int) -> tuple[NDArray[np.in
 
 
 def check_imbalance(imbalance: float) -> float:
-    if not (isinstance(imbalance, int | float) and math.isfinite(imbalance) and imbalance >= 1):
+    if not (isinstance(imbalance, Real) and math.isfinite(imbalance) and imbalance >= 1):
         raise ValueError(
             f"the imbalance factor is the largest class over the smallest, 1 or more; got {imbalance!r}."
             + (f" Did you mean {1 / imbalance:g}?" if isinstance(imbalance, float) and 0 < imbalance < 1 else "")
         )
     return float(imbalance)
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"the data seed must lie in [0, 2**32); got {seed}.")
 
 
 def check_largest(largest: int) -> int:

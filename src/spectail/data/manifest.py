@@ -20,25 +20,26 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Split:
-    """One split. ``labels`` digests the labels in order; ``pixels`` the decoded images and ``index`` where they lie."""
+    """One split. ``labels`` digests the labels in order, ``content`` the decoded images, ``index`` where they lie."""
 
     images: int
     counts: list[int]
     labels: str
-    pixels: str | None
+    content: str | None
+    """None when not all images were read, as for sets too large for it."""
     index: str | None
 
     @classmethod
-    def of(cls, data: ImageSet, index: str | None) -> Split:
-        pixels = None if data.pixels is None else array_digest(data.pixels)
-        return cls(len(data), data.counts.tolist(), array_digest(data.labels), pixels, index)
+    def of(cls, data: ImageSet, contents: NDArray[np.uint64] | None, index: str | None) -> Split:
+        content = None if contents is None else array_digest(contents)
+        return cls(len(data), data.counts.tolist(), array_digest(data.labels), content, index)
 
     def differences(self, other: Split) -> list[str]:
         if self.counts != other.counts:
             return [f"images per class ({self.images:,} images in all, then {other.images:,})"]
         if self.labels != other.labels:
             return ["the order of the images"]
-        for what in ("pixels", "index"):  # what both know decides; pixels say more than places
+        for what in ("content", "index"):  # what both know decides; content says more than places
             mine, its = getattr(self, what), getattr(other, what)
             if mine is not None and its is not None:
                 return [] if mine == its else ["which images were chosen"]
@@ -66,9 +67,9 @@ class Manifest:
     @property
     def identity(self) -> str:
         """One hash for the whole: class names, and labels and images of each split."""
-        parts = [self.classes]
+        parts: list[Any] = [self.classes]
         for name, split in sorted(self.splits.items()):
-            parts.append([name, split.labels, split.pixels or split.index or ""])
+            parts.append([name, split.counts, split.labels, split.content or [split.index, self.files]])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     @property
@@ -106,7 +107,7 @@ class Manifest:
             identity = content.pop("identity")
             content["splits"] = {name: Split(**split) for name, split in content["splits"].items()}
             manifest = cls(**{entry.name: content[entry.name] for entry in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} cannot be read as a manifest ({error!r}). Run spectail prepare again.") from None
         if manifest.identity != identity:
             raise ValueError(

@@ -92,8 +92,6 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Set
         if must:
             raise ValueError(str(error)) from None
         return None
-    except FileNotFoundError:
-        return None  # a file is missing: the slower way names all that are
     except _SomeBroken as some:
         if not skip_broken or some.pixels is None:
             _refuse([broken[index] for index in sorted(broken)], images)
@@ -123,8 +121,7 @@ def _read(images: EncodedImages, missing: list[str], *, whole: bool, skip_broken
 
     def look(index: int) -> str | None:
         try:
-            images.read(index)
-            contents[index] = _digest(images.encoded(index))
+            contents[index] = _digest(np.asarray(images.read(index)))
         except BrokenImage as error:
             return str(error)
         return None
@@ -181,8 +178,9 @@ def _size(shape: tuple[int, ...]) -> str:
 
 
 def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return np.array([_digest(image.data) for image in np.ascontiguousarray(pixels)], dtype=np.uint64)
+    return np.array([_digest(image) for image in pixels], dtype=np.uint64)
 
 
-def _digest(data: Any) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+def _digest(image: NDArray[np.uint8]) -> int:
+    shape = np.array(image.shape, dtype="<i8").tobytes()[:16]
+    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8, salt=shape).digest(), "big")

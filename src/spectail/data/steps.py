@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import torchvision_ops  # noqa: F401  (before torchvision)
 from .batch_transforms import Triple
+from .images import to_rgb
 
 from torchvision.transforms import v2  # isort: skip
 
@@ -59,7 +60,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
             f"A preset's train and test take a PIL image, got {type(image).__name__}; Image.fromarray makes one from "
             "a uint8 array."
         )
-    return image.convert("RGB")
+    return to_rgb(image)
 
 
 COLOUR: dict[str, Callable[[int, Triple], Any]] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import shutil
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -51,6 +51,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield temporary
+        temporary.chmod(0o777 & ~_umask())
         try:
             temporary.rename(path)
         except OSError:
@@ -62,7 +63,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, content: Any) -> None:
     with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # file names need not be UTF-8
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
@@ -82,22 +84,33 @@ def array_digest(*arrays: NDArray[Any]) -> str:
 def cached_array(name: str, build: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     """An array from the cache, or built and kept there. A damaged file is built again, never trusted."""
     path = cache_folder() / f"{name}.npy"
-    check = path.with_suffix(".crc")
-    try:
+    if is_sealed(path):
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-        if check.read_text() == _crc(array):
-            return array
-    except (OSError, ValueError, EOFError):
-        pass
+        return array
     array = build()
     try:
         with whole_file(path) as temporary, temporary.open("wb") as file:
             np.save(file, array)
-        with whole_file(check) as temporary:
-            temporary.write_text(_crc(array))
+        seal(path)
     except OSError:
         pass  # a cache that cannot be written costs time, not the run
     return array
+
+
+def seal(path: Path) -> None:
+    """Write the checksum of a file beside it."""
+    with whole_file(_seal(path)) as temporary:
+        temporary.write_text(_checksum(path))
+
+
+def is_sealed(path: Path, limit: int = 1 << 62) -> bool:
+    """Whether a file is as it was when it was sealed. Of files larger than ``limit`` only the size is checked."""
+    try:
+        written = _seal(path).read_text()
+        size = path.stat().st_size
+        return written == _checksum(path) if size <= limit else written.endswith(f" {size}")
+    except (OSError, ValueError):
+        return False
 
 
 def download(url: str, path: Path, digest: str, algorithm: str = "md5") -> None:
@@ -112,15 +125,24 @@ def download(url: str, path: Path, digest: str, algorithm: str = "md5") -> None:
                     f"the download of {url} has {algorithm} {found}, expected {digest}; it was thrown away. "
                     "Try again, or fetch the file yourself."
                 )
-    except urllib.error.URLError as error:
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
         raise FileNotFoundError(
-            f"{path.name} is not in {path.parent} and could not be downloaded ({error.reason}). "
+            f"{path.name} is not in {path.parent} and could not be downloaded ({reason}). "
             f"Fetch {url} on a machine that is online and put it there."
         ) from None
 
 
-def _crc(array: NDArray[Any]) -> str:
-    return f"{zlib.crc32(np.ascontiguousarray(array).data):08x} {array.nbytes}"
+def _seal(path: Path) -> Path:
+    return path.with_suffix(".crc")
+
+
+def _checksum(path: Path) -> str:
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            crc = zlib.crc32(chunk, crc)
+        return f"{crc:08x} {file.tell()}"
 
 
 def _umask() -> int:

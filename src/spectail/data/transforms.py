@@ -49,6 +49,7 @@ class Recipe:
     test_resize: float = 1.0
 
 
+# The weak views of contrastive methods. At 224 pixels BCL and its followers do not blur; PaCo does.
 SIM = ("some jitter", "some grey")
 RECIPES = {
     "cifar": Recipe(32, CIFAR, pad=1 / 8),

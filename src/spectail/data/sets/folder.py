@@ -20,7 +20,7 @@ def open_source(config: DataConfig) -> Source:
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
         raise FileNotFoundError(f"{config.dataset}: {root} {what}; expected one folder per class in it.")
-    present = {entry.name.lower(): entry for entry in root.iterdir() if entry.is_dir()}
+    present = {entry.name.lower(): entry for entry in root.iterdir() if entry.is_dir() and _is_split(entry)}
     splits = {split: present[name] for split, words in SPLITS.items() for name in words if name in present}
     if "train" not in splits:
         return Source(read_folder(root))  # class folders only: the test set is held out
@@ -35,11 +35,11 @@ def open_source(config: DataConfig) -> Source:
 
 def read_folder(root: Path, classes: tuple[str, ...] | None = None) -> ImageSet:
     """Images in class folders, files of a class sorted as text. ``classes`` fixes the labels, as for a test folder."""
-    found = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not found:
         raise ValueError(f"{root} has no class folder; expected one folder per class with images in it.")
     names = class_order(found) if classes is None else classes
-    extra = sorted(set(found) - set(names))
+    extra = [name for name in found if name not in names and images_below(root / name)]
     if extra:
         raise ValueError(
             f"class {extra[0]!r} is in {root} and not in the training folder"
@@ -61,6 +61,12 @@ def read_folder(root: Path, classes: tuple[str, ...] | None = None) -> ImageSet:
 def class_order(names: list[str]) -> tuple[str, ...]:
     """Names sorted as text; as numbers when all are numbers, so that 2 comes before 10."""
     return tuple(sorted(names, key=int) if all(name.isascii() and name.isdigit() for name in names) else sorted(names))
+
+
+def _is_split(folder: Path) -> bool:
+    """Whether a folder called train is a split: it holds folders, not images. A class may be called train, too."""
+    inside = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    return any(entry.is_dir() for entry in inside) or not any(entry.suffix.lower() in EXTENSIONS for entry in inside)
 
 
 def images_below(folder: Path) -> list[str]:

@@ -16,11 +16,12 @@ from ..images import FileImages, Texts
 from ..imageset import ImageSet
 from ..storage import file_digest
 from .folder import read_folder
-from .lists import check_inside, read_list
+from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 
 LISTS = {split: f"ImageNet_LT_{split}.txt" for split in ("train", "val", "test")}
 IMAGES = {"train": 115_846, "val": 20_000, "test": 50_000}
+PER_CLASS = {"val": 20, "test": 50}
 GROUPS = {"head": 385, "medium": 479, "tail": 136}
 OFFICIAL = {  # SHA-256 with LF line ends
     "val": "9af7ba688acf9532ff5845a8fb14a1e97fdc4c51ac48bc72c08ea9c3f7ff142e",
@@ -40,9 +41,15 @@ def open_source(config: DataConfig) -> Source:
         )
     parts = {split: read_list(folder / name) for split, name in LISTS.items()}
     for split, (paths, labels) in parts.items():
-        if len(labels) != IMAGES[split] or not np.issubdtype(labels.dtype, np.integer):
+        check_numbers(labels, folder / LISTS[split])
+        if len(labels) != IMAGES[split]:
             raise ValueError(
                 f"{folder / LISTS[split]} should have {IMAGES[split]:,} lines, found {len(labels):,}. "
+                "For lists of your own use list:FILE."
+            )
+        if split in PER_CLASS and set(np.bincount(labels).tolist()) != {PER_CLASS[split]}:
+            raise ValueError(
+                f"{folder / LISTS[split]} should have {PER_CLASS[split]} images of each of 1,000 classes. "
                 "For lists of your own use list:FILE."
             )
         check_inside(paths, root, folder / LISTS[split])

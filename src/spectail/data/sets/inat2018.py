@@ -14,7 +14,7 @@ from ..config import DataConfig
 from ..images import FileImages, Texts
 from ..imageset import ImageSet
 from ..storage import file_digest
-from .lists import check_inside, read_list
+from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 
 CLASSES, TRAIN, VAL = 8_142, 437_513, 24_426
@@ -35,7 +35,8 @@ def open_source(config: DataConfig) -> Source:
             "Put one pair there, or say where it is with --lists."
         )
     for (split, (paths, labels)), expected in zip(parts.items(), (TRAIN, VAL), strict=True):
-        counts = ClassCounts.from_targets(labels)
+        check_numbers(labels, folder / files[split])
+        counts = ClassCounts(np.bincount(labels, minlength=2))
         if len(labels) != expected or len(counts) != CLASSES or int(counts.counts.min()) < 1:
             raise ValueError(
                 f"{folder / files[split]} should name {expected:,} images of {CLASSES:,} classes; found "
@@ -60,6 +61,8 @@ def read_json(path: Path) -> tuple[Texts, NDArray[np.int64]]:
         missing = next((image["file_name"] for image in images if image["id"] not in category), None)
         if missing is not None:
             raise ValueError(f"{path}: {missing} has no annotation.")
+        if not images:
+            raise ValueError(f"{path} names no image.")
         return Texts.pack(image["file_name"] for image in images), np.array([category[image["id"]] for image in images])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} should hold images and annotations as released in 2018; {error} is off.") from None

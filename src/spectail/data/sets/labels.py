@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ def as_class_ids(
     Names are numbered in sorted order. Numbers must be 0..K-1 without gaps in the training split; with ``remap`` the
     numbers that occur are renumbered in ascending order and keep the old number (or name) as class name.
     """
+    if not all(np.issubdtype(values.dtype, np.integer) for values in labels.values()):
+        labels = {split: values.astype(str) for split, values in labels.items()}  # names, some may look like numbers
     train = labels["train"]
     if not len(train):
         raise ValueError(f"{where}: the training split is empty.")
@@ -35,11 +38,13 @@ def as_class_ids(
     size = len(names) if names is not None else int(found[-1]) + 1
     if found[-1] >= size:
         raise ValueError(f"{where}: label {found[-1]} has no name: there are {size} class names.")
-    missing = np.setdiff1d(np.arange(size), found)
-    if len(missing) and not remap:
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    missing = size - len(found)
+    if missing and not remap:
+        known = set(found.tolist())
+        first = itertools.islice((label for label in range(size) if label not in known), 5)
+        shown = ", ".join(map(str, first)) + (", ..." if missing > 5 else "")
         raise ValueError(
-            f"{where}: labels must be 0..{size - 1} without gaps; {len(missing)} have no training image: {shown}. "
+            f"{where}: labels must be 0..{size - 1} without gaps; {missing:,} have no training image: {shown}. "
             "Pass --remap-labels to number the classes that occur."
         )
     ids = {split: np.searchsorted(found, values).astype(np.int64) for split, values in labels.items()}

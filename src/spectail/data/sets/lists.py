@@ -64,26 +64,33 @@ class _NotNumbers(Exception):
 
 def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
     data, ends, numbers, words = bytearray(), array("q"), array("q"), []
+    first, commas = True, False
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
-            line = raw.strip(b"\xef\xbb\xbf \t\r\n") if number == 1 else raw.strip()
+            line = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
             if not line or line.startswith(b"#"):
                 continue
-            fields = _fields(line)
-            if len(fields) != 2:
-                raise ValueError(
-                    f"{path} line {number}: expected 'path label', got {line.decode(errors='replace')[:80]!r}."
-                )
-            name, label = fields[0].rstrip(b" \t,").strip(b'"'), fields[1].strip(b' \t"')
-            if number == 1 and label.lower() in HEADER:
-                continue
-            if names:
-                words.append(label.decode())
-            else:
-                try:
+            fields = line.rsplit(b",", 1) if commas else _fields(line)
+            if first:
+                first = False
+                if fields[-1].strip(b'" ').lower() in HEADER:
+                    commas = b"," in line
+                    continue
+            try:
+                name, label = fields
+                name, label = name.rstrip(b" \t,").strip(b'"'), label.strip(b' \t"')
+                if not name.isascii():
+                    name.decode()
+                if not name or b"\0" in name or b"\\" in name:
+                    raise ValueError
+                if names:
+                    words.append(label.decode())
+                else:
                     numbers.append(int(label))
-                except ValueError:
-                    raise _NotNumbers from None
+            except (ValueError, OverflowError) as error:
+                if not names and len(fields) == 2 and not isinstance(error, OverflowError | UnicodeError):
+                    raise _NotNumbers from None  # once more with names; if the path is at fault, it will be said then
+                raise ValueError(f"{path} line {number}: {_fault(line, fields[0])}") from None
             data += name
             ends.append(len(data))
     if not ends:
@@ -93,21 +100,34 @@ def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
 
 
 def _fields(line: bytes) -> list[bytes]:
-    """Path and label: at the last tab, else the last white space, else (also within the last word) the last comma."""
+    """Path and label: parted by the last tab; else by white space before a number; else by the last comma or space."""
     if b"\t" in line:
         return line.rsplit(b"\t", 1)
     fields = line.rsplit(None, 1)
-    return line.rsplit(b",", 1) if b"," in fields[-1] else fields
+    return line.rsplit(b",", 1) if b"," in line and not fields[-1].isdigit() else fields
+
+
+def _fault(line: bytes, path: bytes) -> str:
+    if b"\\" in path:
+        return f"{path.decode(errors='backslashreplace')!r} has a backslash; write paths with '/'."
+    shown = line.decode(errors="backslashreplace")[:80]
+    return f"expected 'path label' in UTF-8, with a label that is a class name or a number; got {shown!r}."
+
+
+def check_numbers(labels: NDArray[Any], path: Path) -> None:
+    if not np.issubdtype(labels.dtype, np.integer):
+        odd = next(label for label in labels.tolist() if not label.isdigit())
+        raise ValueError(f"the labels of {path} must be numbers; got {odd!r}.")
+    if labels.min() < 0:
+        raise ValueError(f"the labels of {path} must be 0 or more; got {labels.min()}.")
 
 
 def check_inside(paths: Texts, root: Path, where: Path) -> None:
     """Refuse paths that leave the root. Only lists that could hold one are looked at path by path."""
-    if b".." not in paths.data and paths.data[:1] != b"/" and not _any_absolute(paths) and b"\\" not in paths.data:
+    if b".." not in paths.data and paths.data[:1] != b"/" and not _any_absolute(paths):
         return
     base = os.path.abspath(root)
-    for position, path in enumerate(paths):
-        if "\\" in path:
-            raise ValueError(f"{where} line {position + 1}: {path!r} has a backslash; write paths with '/'.")
+    for path in paths:
         resolved = posixpath.normpath(posixpath.join(base, path))
         if resolved != base and not resolved.startswith(base.rstrip("/") + "/"):
             raise ValueError(

@@ -6,11 +6,13 @@ schema, class names from the hub's schema metadata when it has them.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 import shutil
 from bisect import bisect_right
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from ..config import DataConfig
 from ..images import BrokenImage, EncodedImages, PackedImages
 from ..imageset import ImageSet
-from ..storage import array_digest, cache_folder, file_digest, whole_folder
+from ..storage import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from .labels import as_class_ids
 from .source import Source
 
@@ -89,7 +91,7 @@ class _Shards:
 
     def __init__(self, paths: list[Path], config: DataConfig) -> None:
         self.paths = paths
-        schemas = [_schema(path) for path in paths]
+        schemas = [_in_words(path, pq.read_schema) for path in paths]
         features = _hub_features(schemas[0])
         self.image = _pick(config.image_column, schemas[0], IMAGE_NAMES, _is_image, "image", "--image-column", paths[0])
         self.label = _pick(config.label_column, schemas[0], LABEL_NAMES, _is_label, "label", "--label-column", paths[0])
@@ -104,7 +106,7 @@ class _Shards:
     def labels(self) -> NDArray[Any]:
         columns = []
         for path in self.paths:
-            column = pq.read_table(path, columns=[self.label]).column(0)
+            column = _in_words(path, pq.read_table, columns=[self.label]).column(0)
             if column.null_count:
                 raise ValueError(f"{path}: {column.null_count} rows have no {self.label}. Fill or drop them.")
             columns.append(np.asarray(column.to_numpy()))
@@ -112,6 +114,9 @@ class _Shards:
 
     def images(self) -> ParquetImages:
         return ParquetImages(self.paths, self.leaf)
+
+
+NOTHING: tuple[int, Any, list[int]] = (-1, None, [])
 
 
 class ParquetImages(EncodedImages):
@@ -129,7 +134,10 @@ class ParquetImages(EncodedImages):
                 sizes.append(metadata.row_group(group).num_rows)
         self.starts = [0, *itertools.accumulate(sizes)]
         self.rows = np.arange(self.starts[-1]) if rows is None else rows
-        self._held: tuple[int, memoryview, list[int]] = (-1, memoryview(b""), [])
+        self._held = NOTHING
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_held": NOTHING}  # a worker reads its own row groups
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -152,14 +160,16 @@ class ParquetImages(EncodedImages):
         at = row - self.starts[group]
         if ends[at] == ends[at + 1]:
             raise BrokenImage("holds no image bytes")
-        return data[ends[at] : ends[at + 1]]
+        found: memoryview = data[ends[at] : ends[at + 1]]
+        return found
 
     def scan_order(self) -> NDArray[np.int64]:
         return np.argsort(self.rows, kind="stable")
 
     def fingerprint(self) -> str:
         stats = [(path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
-        return array_digest(np.array(stats), self.rows)
+        key = f"{[str(path.resolve()) for path in self.paths]}-{self.leaf}-{array_digest(np.array(stats), self.rows)}"
+        return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
     def index_digest(self) -> str:
         """The row numbers. They say little without the digests of the files, which the manifest records too."""
@@ -168,16 +178,13 @@ class ParquetImages(EncodedImages):
     def for_random_access(self) -> EncodedImages:
         """All images one after the other in a memory-mapped file of the cache, written once."""
         folder = cache_folder() / "packed" / self.fingerprint()
-        if not (folder / "index.npy").is_file():
+        if not (is_sealed(folder / "index.npy") and is_sealed(folder / "images.bin", limit=CHEAP)):
             shutil.rmtree(folder, ignore_errors=True)
             with whole_folder(folder) as temporary:
                 self._pack(temporary)
         starts, sizes = np.load(folder / "index.npy")
         data = np.memmap(folder / "images.bin", dtype=np.uint8, mode="r")
-        if len(data) != sizes.sum() or len(sizes) != len(self):
-            shutil.rmtree(folder)
-            return self.for_random_access()
-        return PackedImages(data, starts, sizes)
+        return PackedImages(data, starts, sizes, self)
 
     def _pack(self, folder: Path) -> None:
         index = np.zeros((2, len(self)), dtype=np.int64)
@@ -192,6 +199,8 @@ class ParquetImages(EncodedImages):
             if not file.tell():
                 raise ValueError(f"{self.paths[0]} holds no image bytes in column {self.leaf!r}.")
         np.save(folder / "index.npy", index)
+        for name in ("images.bin", "index.npy"):
+            seal(folder / name)
 
     def _group(self, row: int) -> int:
         return bisect_right(self.starts, row) - 1
@@ -199,7 +208,8 @@ class ParquetImages(EncodedImages):
     def _read_group(self, group: int) -> tuple[memoryview, list[int]]:
         """The bytes of a row group, one after the other, and where each image begins; a null has no bytes."""
         path, number = self.groups[group]
-        column = pq.ParquetFile(path).read_row_group(number, columns=[self.leaf]).column(0).combine_chunks()
+        table = _in_words(path, _row_group, number=number, leaf=self.leaf)
+        column = table.column(0).combine_chunks()
         column = column.field(0) if pa.types.is_struct(column.type) else column
         column = column.cast(pa.large_binary())
         _, ends, data = column.buffers()
@@ -207,10 +217,14 @@ class ParquetImages(EncodedImages):
         return memoryview(data or b""), places.tolist()
 
 
-def _schema(path: Path) -> Any:
+def _row_group(path: Path, number: int, leaf: str) -> Any:
+    return pq.ParquetFile(path).read_row_group(number, columns=[leaf])
+
+
+def _in_words(path: Path, read: Callable[..., Any], **options: Any) -> Any:
     try:
-        return pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        return read(path, **options)
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}). Fetch it again.") from None
 
 

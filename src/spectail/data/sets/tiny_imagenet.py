@@ -56,6 +56,8 @@ def _read_val(val: Path, wnids: tuple[str, ...]) -> ImageSet:
             f"{val} has no {ANNOTATIONS}, which holds the labels, nor a folder for each class. Unpack it again."
         )
     lines = [line.split("\t") for line in (val / ANNOTATIONS).read_text().splitlines() if line.strip()]
+    if not lines or any(len(line) < 2 for line in lines):
+        raise ValueError(f"{val / ANNOTATIONS} should have lines of file name, tab, wnid. Unpack it again.")
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     unknown = next((line[1] for line in lines if line[1] not in label_of), None)
     if unknown is not None:

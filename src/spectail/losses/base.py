@@ -1,0 +1,71 @@
+"""What the losses share: kinds of labels, class weights, averaging, full precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..targets import MixedTarget, check_target
+
+Target = Tensor | MixedTarget
+
+
+class LabelLoss(nn.Module):
+    """A loss that is known once the label is: subclasses say what each label would cost, ``costs(logits)`` of (N, K).
+
+    From that follow hard labels (one entry of a row), soft labels (the expected entry) and mixed labels, and class
+    weights that a schedule may change with :meth:`set_weight`.
+
+    Args:
+        weight: (K,) weights of the classes, or None.
+        average: ``"weights"`` divides by the sum of the weights in the batch, as torch does; ``"samples"`` by the
+            number of samples. Without weights they are the same.
+        ignore_index: hard labels to leave out.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, average: str = "weights", ignore_index: int = -100) -> None:
+        super().__init__()
+        if average not in ("weights", "samples"):
+            raise ValueError(f"average must be 'weights' or 'samples'; got {average!r}.")
+        self.average, self.ignore_index = average, ignore_index
+        self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
+
+    def costs(self, logits: Tensor) -> Tensor:
+        """(N, K): the loss of each sample for each label."""
+        raise NotImplementedError
+
+    def set_weight(self, weight: Tensor | None) -> None:
+        """Change the class weights, as deferred re-weighting does; None for none."""
+        self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+
+    def forward(self, logits: Tensor, target: Target) -> Tensor:
+        check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
+        with torch.autocast(logits.device.type, enabled=False):
+            return self._average(self.costs(logits if logits.dtype == torch.float64 else logits.float()), target)
+
+    def _average(self, costs: Tensor, target: Target) -> Tensor:
+        weight = None if self.weight is None else self.weight.to(costs)
+        if isinstance(target, Tensor) and target.ndim == 2:
+            mass = target.to(costs) if weight is None else target.to(costs) * weight
+            return (mass * costs).sum() / (
+                mass.sum() if self.average == "weights" and weight is not None else len(costs)
+            )
+        labels, masses = _labels(target, costs)
+        kept = torch.stack([label != self.ignore_index for label in labels]).all(0)
+        total, count, samples = costs.new_zeros(()), costs.new_zeros(()), costs.new_zeros(())
+        for label, mass in zip(labels, masses, strict=True):
+            safe, share = label.where(kept, 0), mass.where(kept, 0)
+            weighted = share if weight is None else share * weight[safe]
+            samples, count = samples + share.sum(), count + weighted.sum()
+            total = total + (weighted * costs.gather(1, safe[:, None]).squeeze(1)).sum()
+        divisor = count if self.average == "weights" else samples
+        return total / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
+
+
+def _labels(target: Target, like: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    if isinstance(target, MixedTarget):
+        share = target.share.to(like)
+        return [target.a.long(), target.b.long()], [share, 1 - share]
+    return [target.long()], [torch.ones(len(target), dtype=like.dtype, device=like.device)]

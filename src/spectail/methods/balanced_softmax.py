@@ -1,0 +1,24 @@
+"""Balanced Softmax alone: the prior is added to the training logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..losses import BalancedSoftmaxLoss
+from .base import Method, Options
+
+
+@dataclass(frozen=True)
+class BalancedSoftmaxOptions(Options):
+    tau: float = 1.0
+    """Strength of the prior; 1 is Balanced Softmax."""
+
+
+class BalancedSoftmax(Method):
+    options_type = BalancedSoftmaxOptions
+
+    def make_criterion(self) -> nn.Module:
+        assert isinstance(self.options, BalancedSoftmaxOptions)
+        return BalancedSoftmaxLoss(self.counts, tau=self.options.tau)

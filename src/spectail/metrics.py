@@ -1,0 +1,173 @@
+"""What a classifier gets right, class by class: groups, the worst class with an interval, means that punish zeros,
+calibration. All of it from one integer confusion matrix and a few calibration sums.
+
+A class without test images has no accuracy: it is None everywhere, never 0, and no mean counts it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .counts import CountsLike, as_counts
+from .spectral import top_singular
+
+BINS = 15
+
+
+def wilson_interval(right: int, total: int, z: float = 1.959963984540054) -> tuple[float, float] | None:
+    """95 % interval of a proportion, good for small numbers too; None without observations.
+
+    Example:
+        >>> low, high = wilson_interval(10, 100)
+        >>> round(low, 3), round(high, 3)
+        (0.055, 0.174)
+    """
+    if total == 0:
+        return None
+    share, spread = right / total, z * z / total
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+class Metrics(nn.Module):
+    """Collects predictions batch by batch; ``compute()`` gives every figure, in percent.
+
+    Args:
+        class_counts: training images per class; they make the groups and the weights of the spectral norm.
+        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+
+    **State and distributed.** The state has a fixed size: a (K, K) integer matrix, rows predicted, columns true, and
+    sums over 15 confidence bins. ``sync()`` adds it up over all processes.
+
+    Example:
+        >>> metrics = Metrics([500, 60, 5])
+        >>> metrics.update(torch.eye(3)[[0, 0, 1, 1]] * 9, torch.tensor([0, 0, 1, 2]))
+        >>> result = metrics.compute()
+        >>> result["overall"], result["per_class"], result["tail"]
+        (75.0, [100.0, 100.0, 0.0], 0.0)
+    """
+
+    confusion: Tensor
+    bins: Tensor
+    sums: Tensor
+
+    def __init__(self, class_counts: CountsLike, convention: str = "count") -> None:
+        super().__init__()
+        self.counts = as_counts(class_counts, on_empty="ignore")
+        self.groups = self.counts.groups(convention)
+        self.convention = convention
+        size = len(self.counts)
+        self.register_buffer("confusion", torch.zeros(size, size, dtype=torch.int32))
+        self.register_buffer("bins", torch.zeros(3, BINS, dtype=torch.float64))  # samples, confidence, right
+        self.register_buffer("sums", torch.zeros(2, dtype=torch.float64))  # negative log likelihood, Brier
+
+    @torch.no_grad()
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch. Logits are the ones used at inference."""
+        size = len(self.counts)
+        if logits.ndim != 2 or logits.shape[1] != size:
+            raise ValueError(f"logits must have shape (N, {size}); got {tuple(logits.shape)}.")
+        log_prob = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log_softmax(1)
+        confidence, predicted = log_prob.exp().max(1)
+        self.update_predicted(predicted, target)
+        right = (predicted == target).double()
+        place = (confidence.double() * BINS).ceil().long().clamp_(1, BINS) - 1  # bins are open below, closed above
+        for row, values in enumerate((torch.ones_like(right), confidence.double(), right)):
+            self.bins[row].index_add_(0, place, values)
+        probability = log_prob.exp()
+        true = probability.gather(1, target[:, None]).squeeze(1)
+        self.sums[0] -= log_prob.gather(1, target[:, None]).double().sum()
+        self.sums[1] += (probability.square().sum(1) - 2 * true + 1).double().sum()
+
+    @torch.no_grad()
+    def update_predicted(self, predicted: Tensor, target: Tensor) -> None:
+        """Add a batch of predicted classes; without logits there is no calibration."""
+        size = len(self.counts)
+        for name, labels in (("predicted", predicted), ("target", target)):
+            if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < size:
+                raise ValueError(
+                    f"{name} must lie in [0, {size}); got {int(labels.min())} to {int(labels.max())}. "
+                    "Do the model and the data have the same classes?"
+                )
+        ones = torch.ones_like(target, dtype=torch.int32)
+        self.confusion.view(-1).index_add_(0, predicted * size + target, ones)
+
+    def sync(self) -> None:
+        """Add up the state of all processes of a distributed job; every process must call it."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for state in (self.confusion, self.bins, self.sums):
+                torch.distributed.all_reduce(state)
+
+    def reset(self) -> None:
+        for state in (self.confusion, self.bins, self.sums):
+            state.zero_()
+
+    def compute(self) -> dict[str, Any]:
+        """Every figure: accuracies in percent, None where there is nothing to measure."""
+        matrix = self.confusion.cpu().long()
+        right, total, predicted = matrix.diagonal(), matrix.sum(0), matrix.sum(1)
+        if int(total.sum()) == 0:
+            raise ValueError("there is nothing to measure: no prediction was added.")
+        present = total > 0
+        recall = right.double() / total
+        values = recall[present].sort().values
+        per_class = [100 * float(value) if seen else None for value, seen in zip(recall, present, strict=True)]
+        f1 = 2 * right[present].double() / (total + predicted)[present]
+        zero = int((values == 0).sum())
+        lowest = torch.where(present, recall, math.inf).sort(stable=True).indices[: min(5, len(values))].tolist()
+        return {
+            "overall": 100 * float(right.sum()) / float(total.sum()),
+            "balanced": 100 * float(values.mean()),
+            **{group: _mean([per_class[label] for label in labels]) for group, labels in self.groups.items()},
+            "worst_test": per_class[lowest[0]],
+            "worst_test_class": self._name(lowest[0]),
+            "worst_test_interval": _percent(wilson_interval(int(right[lowest[0]]), int(total[lowest[0]]))),
+            "worst_test_next": [
+                {"class": self._name(label), "accuracy": per_class[label],
+                 "interval": _percent(wilson_interval(int(right[label]), int(total[label])))}
+                for label in lowest[1:]
+            ],
+            "zero_classes": zero,
+            "bottom_10pct": 100 * float(values[: math.ceil(len(values) / 10)].mean()),
+            "harmonic_mean": 0.0 if zero else 100 / float((1 / values).mean()),
+            "geometric_mean": 0.0 if zero else 100 * math.exp(float(values.log().mean())),
+            "macro_f1": 100 * float(f1.mean()),
+            **self._calibration(),
+            "spectral_norm": self.spectral_norm(),
+            "per_class": per_class,
+            "per_class_images": total.tolist(),
+            "groups": {"convention": self.convention, **{group: len(labels) for group, labels in self.groups.items()}},
+        }  # fmt: skip
+
+    def spectral_norm(self, r0: float = 0.2) -> float:
+        """Spectral norm of the hard confusion matrix times Lambda: shares of each true class, zero diagonal."""
+        matrix = self.confusion.double()
+        matrix.fill_diagonal_(0)
+        matrix /= self.confusion.sum(0).clamp(min=1)
+        weights = (self.counts.frequencies + r0).rsqrt().to(matrix)  # a class without training images is fine here
+        return float(top_singular(matrix * weights)[0])
+
+    def _calibration(self) -> dict[str, float | None]:
+        samples, confidence, right = self.bins.cpu()
+        total = float(samples.sum())
+        if not total:
+            return {"ece": None, "nll": None, "brier": None}
+        gap = float((confidence - right).abs().sum()) / total
+        return {"ece": 100 * gap, "nll": float(self.sums[0]) / total, "brier": float(self.sums[1]) / total}
+
+    def _name(self, label: int) -> str:
+        return self.counts.names[label] if self.counts.names else str(label)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _percent(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else [100 * bound for bound in interval]

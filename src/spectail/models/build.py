@@ -1,0 +1,102 @@
+"""From a name to a Classifier, with weights from timm or from a file and a report of what was loaded."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .. import torchvision_ops  # noqa: F401 - before timm
+from .cifar_resnet import CifarResNet
+from .classifier import Classifier
+from .heads import make_head
+from .small import SmallCNN, SmallViT
+from .weights import LoadReport, load_weights
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which network, and where its weights come from."""
+
+    model: str = "small-cnn"
+    """small-cnn, small-vit, resnet20, resnet32 (CIFAR), or any timm name."""
+    img_size: int | None = None
+    """Input size. Default: the transform's."""
+    patch_size: int | None = None
+    """Patch size of a vision transformer, such as 4 for 32 x 32 images."""
+    pretrained: bool = False
+    """Load timm's own weights (needs the network once)."""
+    init: Path | None = None
+    """Weights from a .safetensors or .pth file, or from the folder of a run; the head is new."""
+
+
+def _cifar(depth: int) -> Callable[[dict[str, Any]], nn.Module]:
+    return lambda options: CifarResNet(depth)
+
+
+MODELS: dict[str, tuple[str, Callable[[dict[str, Any]], nn.Module]]] = {
+    "small-cnn": ("three convolutions, for the embedded data set", lambda options: SmallCNN()),
+    "small-vit": ("ViT of width 192 and depth 6 for small images", lambda options: SmallViT(**options)),
+    "resnet20": ("CIFAR ResNet-20", _cifar(20)),
+    "resnet32": ("CIFAR ResNet-32, the field's network for CIFAR-LT", _cifar(32)),
+}
+
+
+def build_model(config: ModelConfig, num_classes: int, head: str = "linear") -> tuple[Classifier, LoadReport | None]:
+    """The network with a new head, and what was loaded into it (None when it starts from random weights)."""
+    options: dict[str, Any] = {}
+    if config.patch_size is not None:
+        options["patch_size"] = config.patch_size
+    if config.img_size is not None and (config.model == "small-vit" or config.patch_size or _takes_size(config.model)):
+        options["img_size"] = config.img_size
+    if config.model in MODELS:
+        if config.pretrained:
+            raise ValueError(f"{config.model} has no pretrained weights; give a file with --init, or a timm model.")
+        if config.patch_size is not None and config.model != "small-vit":
+            raise ValueError(f"--patch-size means nothing for {config.model}.")
+        backbone = MODELS[config.model][1](options)
+    else:
+        backbone = _from_timm(config, options)
+    model = Classifier(backbone, make_head(head, int(backbone.num_features), num_classes))  # type: ignore[arg-type]
+    return model, load_weights(model.backbone, config.init) if config.init is not None else None
+
+
+def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
+    import timm  # noqa: PLC0415 - slow to import, so only where it is needed
+
+    if not timm.is_model(config.model):
+        known = [*MODELS, *timm.list_models()]
+        close = difflib.get_close_matches(config.model, known, n=3, cutoff=0.5)
+        raise ValueError(
+            f"unknown model {config.model!r}; "
+            + (f"did you mean {', '.join(close)}?" if close else "see timm.list_models().")
+        )
+    try:
+        backbone: nn.Module = timm.create_model(config.model, pretrained=config.pretrained, num_classes=0, **options)
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None:
+            raise
+        raise ValueError(f"{config.model} does not take --{unknown[1].replace('_', '-')}.") from None
+    except (OSError, RuntimeError) as error:
+        if not config.pretrained:
+            raise
+        raise ValueError(
+            f"the weights of {config.model} could not be fetched ({str(error).splitlines()[0]}). "
+            "Give them as a file with --init."
+        ) from None
+    return backbone
+
+
+def _takes_size(name: str) -> bool:
+    """Transformers are built for one input size; convolutional networks take any."""
+    return bool(re.match(r"(vit|deit|swin|beit|eva|cait|xcit|mixer|mlp_mixer|small-vit)", name))
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

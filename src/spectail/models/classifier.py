@@ -1,0 +1,33 @@
+"""Classifier: a backbone that gives features and a head that gives logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Classifier(nn.Module):
+    """``model(images)`` gives logits, ``model(images, features=True)`` features and logits."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, images: Tensor, *, features: bool = False) -> Any:
+        found = self.backbone(images)
+        logits = self.head(found)
+        return (found, logits) if features else logits
+
+    def freeze_backbone(self, frozen: bool = True) -> None:
+        """Train the head only. A frozen backbone also stays in evaluation mode, so its statistics do not drift."""
+        self.backbone.requires_grad_(not frozen)
+        self._frozen = frozen
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        if getattr(self, "_frozen", False):
+            self.backbone.eval()
+        return self

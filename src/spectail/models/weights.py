@@ -1,0 +1,106 @@
+"""Weights from a file into a backbone: matched by name and shape, with a report of what was and was not loaded."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+WRAPPERS = ("state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "net", "network")
+PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.")
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What happened to the tensors of a checkpoint."""
+
+    source: str
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    """In the model and not in the file: they keep their random start."""
+    unexpected: tuple[str, ...]
+    """In the file and not in the model, such as its old head."""
+    reshaped: tuple[str, ...]
+    """In both, with another shape: not loaded."""
+
+    def __str__(self) -> str:
+        text = f"{self.source}: {len(self.loaded)} tensors loaded"
+        for what, names in (("new", self.missing), ("left out", self.unexpected), ("other shape", self.reshaped)):
+            if names:
+                text += f"; {what}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
+        return text
+
+
+def load_weights(backbone: nn.Module, path: Path) -> LoadReport:
+    """Load what fits. A file that does not fit at all is an error, not a random start in disguise."""
+    state = _cleaned(read_weights(path), backbone)
+    own = backbone.state_dict()
+    reshaped = tuple(name for name, value in state.items() if name in own and own[name].shape != value.shape)
+    fitting = {name: value for name, value in state.items() if name in own and name not in reshaped}
+    if not any(name in fitting for name, _ in backbone.named_parameters()):
+        raise ValueError(
+            f"{path} has no tensor that fits the model: it holds {', '.join(list(state)[:3])}, ..., the model "
+            f"{', '.join(list(own)[:3])}, .... Is it a checkpoint of this architecture?"
+        )
+    backbone.load_state_dict(fitting, strict=False)
+    counters = {name for name in own if name.endswith("num_batches_tracked")}  # not every file keeps them
+    return LoadReport(
+        source=path.name,
+        loaded=tuple(fitting),
+        missing=tuple(name for name in own if name not in fitting and name not in reshaped and name not in counters),
+        unexpected=tuple(name for name in state if name not in own),
+        reshaped=reshaped,
+    )
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a .safetensors or .pth file, read without running any code that the file might hold."""
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"--init {path} does not exist; expected a .safetensors or .pth file, or a run's folder."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # noqa: PLC0415 - only where it is needed
+
+            return dict(load_file(path))
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # every reader has errors of its own
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read as weights ({reason}). Save a plain state_dict of tensors.") from None
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    tensors = (
+        {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+        if isinstance(content, dict)
+        else {}
+    )
+    if not tensors:
+        raise ValueError(f"{path} holds no tensors by name; expected a state_dict.")
+    return tensors
+
+
+def _cleaned(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
+    """Names as the backbone has them: prefixes of wrappers removed, then timm's own conversion where it has one."""
+    own = set(backbone.state_dict())
+    changed = True
+    while changed and not own & state.keys():
+        changed = False
+        for prefix in PREFIXES:
+            if any(name.startswith(prefix) for name in state):
+                state = {name.removeprefix(prefix): value for name, value in state.items()}
+                changed = True
+                break
+    convert = getattr(sys.modules.get(type(backbone).__module__), "checkpoint_filter_fn", None)
+    if convert is not None:  # for instance position embeddings for another image size
+        try:
+            state = dict(convert(dict(state), backbone))
+        except (KeyError, TypeError, RuntimeError, AttributeError):
+            return state  # not a checkpoint that timm's conversion is for
+    return state

@@ -1,0 +1,1 @@
+"""The engine: configuration, the one loop, checkpoints, evaluation, probe mode."""

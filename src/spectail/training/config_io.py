@@ -1,0 +1,140 @@
+"""Configurations as plain dictionaries and YAML. An unknown key is an error that names the nearest one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..data.storage import whole_file
+from ..methods.registry import find_method
+from .config import PRESETS, TrainConfig
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """All settings, as YAML and JSON can hold them."""
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> TrainConfig:
+    """A configuration from nested dictionaries; what they leave out comes from ``base``."""
+    base = base if base is not None else TrainConfig()
+    method = content.get("method", base.method)
+    options = find_method(method).load().options_type
+    if type(base.options) is not options:
+        base = dataclasses.replace(base, method=method, options=options())
+    return typing.cast(TrainConfig, _merged(base, content, ""))
+
+
+def preset(name: str) -> TrainConfig:
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}{_nearest(name, list(PRESETS))}")
+    return from_dict(PRESETS[name])
+
+
+def read_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist.") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if content is not None and not isinstance(content, dict):
+        raise ValueError(f"{path} must hold settings by name; got {type(content).__name__}.")
+    try:
+        return from_dict(content or {}, base)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write_yaml(path: Path, config: TrainConfig) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def differences(a: TrainConfig, b: TrainConfig) -> list[str]:
+    """``name: value -> value`` for every setting that is not the same."""
+    first, second = flat(to_dict(a)), flat(to_dict(b))
+    return [
+        f"{name}: {first.get(name)!r} -> {second.get(name)!r}"
+        for name in sorted(first.keys() | second.keys())
+        if first.get(name) != second.get(name)
+    ]
+
+
+def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in content.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return result
+
+
+def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
+    known = {field.name: field for field in dataclasses.fields(base)}
+    hints = typing.get_type_hints(type(base))
+    changes: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in known:
+            raise ValueError(f"unknown setting '{path}{name}'{_nearest(name, list(known))}")
+        current = getattr(base, name)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, dict):
+                raise ValueError(f"'{path}{name}' must hold settings by name; got {value!r}.")
+            changes[name] = _merged(current, value, f"{path}{name}.")
+        else:
+            changes[name] = _converted(value, hints[name], f"{path}{name}")
+    return dataclasses.replace(base, **changes)
+
+
+def _converted(value: Any, kind: Any, name: str) -> Any:
+    """A YAML value as the type that a setting has."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _converted(value, next(entry for entry in arguments if entry is not type(None)), name)
+    if origin is typing.Literal:
+        if value not in arguments:
+            allowed = ", ".join(map(str, arguments))
+            raise ValueError(f"'{name}' must be one of {allowed}; got {value!r}{_nearest(str(value), list(arguments))}")
+        return value
+    if origin is tuple:
+        values = [value] if not isinstance(value, list | tuple) else value
+        return tuple(_converted(entry, arguments[0], name) for entry in values)
+    wrong = ValueError(f"'{name}' must be {_words(kind)}; got {value!r}.")
+    if kind is Path:
+        if not isinstance(value, str | Path):
+            raise wrong
+        return Path(value)
+    if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as text
+        except ValueError:
+            raise wrong from None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise wrong
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _words(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}.get(
+        kind, str(kind)
+    )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(known)}."
