@@ -3,7 +3,10 @@
 import ast
 import graphlib
 import inspect
+import os
+import subprocess
 import sys
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,13 @@ from spectail import functional, spectral
 SOURCE = Path(spectail.__file__).parent
 MODULES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
 NOT_CORE = {"metrics", "theory"}  # may come with an extra
+ROOMS = (
+    *("counts", "targets", "functional", "spectral", "car", "losses", "metrics", "theory", "data", "models", "augment"),
+    *("methods", "training", "report", "experiments", "cli"),
+)
+HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed"}  # of the core
+DOORS = {"__init__", "__main__"}  # of the house; they open every room
+LAST_OF_CORE = "car"
 CORE = sorted(MODULES.keys() - NOT_CORE)
 OPTIONS = {
     "beta": 0.5,
@@ -67,6 +77,204 @@ def test_the_rooms_stand_in_the_order_of_the_plan():
     for place, name in enumerate(order):
         assert not imports(name)[1] & set(order[place + 1 :])
     assert not imports("spectral")[1] & set(order)
+
+
+def module_name(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+EVERYWHERE = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def for_types_only(node):
+    test = node.test if isinstance(node, ast.If) else None
+    return getattr(test, "id", getattr(test, "attr", None)) == "TYPE_CHECKING"
+
+
+def walk(tree):
+    """All nodes, in functions too, but for what only a type checker reads."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += node.orelse if for_types_only(node) else ast.iter_child_nodes(node)
+
+
+def modules_used(name, known):
+    """Modules of the house that a module imports: ``from .a import b`` is a.b if that is a module, else a."""
+    path = known[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
+            found |= {f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names}
+    return {other for other in found if other.split(".")[0] == "spectail"}
+
+
+def room(name):
+    """The top-level part of the house that a module belongs to; None for the house itself."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] not in DOORS else None
+
+
+def crossing(name, known):
+    """Rooms that a module imports from although they come after its own."""
+    own, wrong = room(name), set()
+    limit = ROOMS.index(LAST_OF_CORE if own in HELPERS else own)
+    for other in map(room, modules_used(name, known)):
+        if other not in {None, own, *HELPERS} and ROOMS.index(other) > limit:
+            wrong.add(other)
+    return wrong
+
+
+def test_every_module_has_a_room():
+    assert {room(name) for name in EVERYWHERE} - {None} <= {*ROOMS, *HELPERS}
+    assert {room(name) for name in EVERYWHERE} >= {"car", "losses", "metrics", "data", "models", "methods", "cli"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in EVERYWHERE if room(name)))
+def test_a_room_imports_only_from_rooms_before_its_own(name):
+    assert crossing(name, EVERYWHERE) == set()
+    assert modules_used(name, EVERYWHERE) <= EVERYWHERE.keys()
+
+
+def find_circle(known):
+    graph = {name: modules_used(name, known) & known.keys() for name in known}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return None
+
+
+def test_no_module_of_any_room_imports_in_a_circle():
+    assert find_circle(EVERYWHERE) is None
+
+
+@pytest.fixture
+def small_house(tmp_path):
+    def build(**files):
+        known = {}
+        for name, text in files.items():
+            path = tmp_path / f"{name}.py"
+            path.write_text(text)
+            known[f"spectail.{name.replace('__', '.')}"] = path
+        return known
+
+    return build
+
+
+def test_the_rules_find_what_they_look_for(small_house):
+    """The checks above on a house with faults, or their silence would prove nothing."""
+    known = small_house(
+        losses__a="from ..metrics import Metrics",
+        metrics="from .losses.a import b\nimport torch",
+        data__x="def f():\n    from . import y\n    from .. import cli\n    import spectail.training.loop",
+        data__y="from .x import f",
+        scratch="from .losses import a",
+        models__z="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..cli.main import main",
+        cli__main="from ..models.z import z\nfrom ..data import x",
+    )
+    assert modules_used("spectail.data.x", known) == {"spectail.data.y", "spectail", "spectail.training.loop"}
+    assert modules_used("spectail.cli.main", known) == {"spectail.models.z", "spectail.data.x"}
+    assert modules_used("spectail.models.z", known) == set()
+    assert crossing("spectail.losses.a", known) == {"metrics"}
+    assert crossing("spectail.metrics", known) == set()
+    assert crossing("spectail.data.x", known) == {"training"}
+    assert crossing("spectail.scratch", known) == {"losses"}
+    assert crossing("spectail.cli.main", known) == set()
+    assert set(find_circle(known)) in (
+        {"spectail.data.x", "spectail.data.y"},
+        {"spectail.metrics", "spectail.losses.a"},
+    )
+
+
+@pytest.mark.parametrize("name", sorted(name for name in EVERYWHERE if room(name) == "losses"))
+def test_losses_need_torch_and_numpy_only(name):
+    packages = set()
+    for node in ast.walk(ast.parse(EVERYWHERE[name].read_text())):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            packages.add(node.module.split(".")[0])
+    assert packages <= sys.stdlib_module_names | {"torch", "numpy"}
+    assert {room(other) for other in modules_used(name, EVERYWHERE)} <= {*ROOMS[: ROOMS.index("losses") + 1], *HELPERS}
+
+
+def run(*arguments, path=None):
+    """A fresh Python; warnings are errors there too."""
+    environment = {**os.environ, "PYTHONPATH": str(path)} if path else os.environ
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def without_torch(tmp_path):
+    """A folder to put first on the path: there, torch and numpy end the process."""
+    for name in ("torch", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    return tmp_path
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version", "-h", "nonsense"])
+def test_the_command_line_answers_without_torch(without_torch, argument):
+    done = run("-m", "spectail", argument, path=without_torch)
+    wanted = {"--version": spectail.__version__, "nonsense": "unknown command"}.get(argument, "usage: spectail COMMAND")
+    assert done.returncode == (2 if argument == "nonsense" else 0), done.stderr
+    assert wanted in done.stdout + done.stderr
+    assert "was imported" not in done.stdout + done.stderr
+
+
+def test_the_package_imports_without_torch(without_torch):
+    code = "import spectail; print(spectail.__version__, dir(spectail)); {}"
+    done = run("-c", code.format(""), path=without_torch)
+    assert done.returncode == 0, done.stderr
+    assert spectail.__version__ in done.stdout
+    assert "'CARLoss'" in done.stdout
+    asked = run("-c", code.format("spectail.CAR"), path=without_torch)
+    assert "torch was imported" in asked.stderr  # the stand-in does stop what needs torch
+
+
+def test_names_are_imported_when_they_are_used():
+    code = """
+import sys, spectail
+assert not [name for name in sys.modules if name.startswith("spectail.") or name in ("torch", "numpy")]
+assert spectail.CAR is spectail.CAR
+assert spectail.CAR.__module__ == "spectail.car" and "torch" in sys.modules
+assert spectail.functional.soft_confusion and spectail.spectral.top_singular
+from spectail import CARLoss, ClassCounts, MixedTarget
+assert set(dir(spectail)) >= set(spectail.__all__)
+try:
+    spectail.CarLoss
+except AttributeError as error:
+    assert str(error) == "module 'spectail' has no attribute 'CarLoss'", error
+else:
+    raise AssertionError("a name that does not exist")
+print("done")
+"""
+    done = run("-c", code)
+    assert done.stdout.strip() == "done", done.stderr
+
+
+def test_losses_and_the_core_import_without_the_extras():
+    """As after `pip install spectail`: torch's own needs may be there, those of the extras may not be imported."""
+    code = """
+import sys
+import torch
+before = set(sys.modules)
+import spectail.losses, spectail.car, spectail.functional, spectail.metrics
+extras = "torchvision timm PIL pyarrow matplotlib tyro rich accelerate safetensors yaml sklearn torchmetrics".split()
+found = {name.split(".")[0] for name in set(sys.modules) - before} & set(extras)
+print(sorted(found))
+"""
+    done = run("-c", code)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_the_surface():

@@ -169,6 +169,20 @@ def test_again_and_other_data(capsys, tmp_path, three):
     assert Manifest.load(tmp_path / "out" / "manifest.json").counts.tolist() == [7, 4, 3]
 
 
+def test_files_are_replaced_whole_and_never_written_over(capsys, tmp_path, three):
+    """A second name of the old file shows whether its bytes were touched."""
+    command = ["prepare", f"folder:{three}", "--output", tmp_path / "out", "--quiet", "--overwrite"]
+    run(capsys, *command)
+    before = {}
+    for path in (tmp_path / "out").iterdir():
+        os.link(path, tmp_path / path.name)
+        before[path.name] = path.read_bytes()
+    run(capsys, *command, "--imbalance", 2)
+    for name, content in before.items():
+        assert (tmp_path / name).read_bytes() == content
+        assert (tmp_path / "out" / name).read_bytes() != content
+
+
 def test_expect(capsys, tmp_path, three):
     identity = load(f"folder:{three}").manifest.identity
     command = ["prepare", f"folder:{three}", "--output", tmp_path / "out", "--quiet", "--expect"]
@@ -216,7 +230,7 @@ def test_what_the_checks_found_is_said(capsys, tmp_path, three):
     (three / "test/bee").rmdir()
     code, out, _ = run(capsys, "prepare", f"folder:{three}", "--output", tmp_path / "out", "--skip-broken")
     assert code == 0
-    assert "1 broken images were left out of train: ant/001.png" in out
+    assert "broken images left out of train: 1 (ant/001.png" in out
     assert "1 identical images in train and test: cow/000.png" in out
     assert "1 classes have no test image" in out
 

@@ -329,3 +329,14 @@ def test_the_size_of_inaturalist(tmp_path):
     assert len(paths) == 437_513
     for number in (0, 1, 300_000, 437_512):
         assert paths[number] == f"train_val2018/Plantae/{labels[number]}/{number:032x}.jpg"
+
+
+def test_one_slip_among_numbers_is_not_a_class_name(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"{k}.png {k % 2}\n" for k in range(30)) + "x.png l2\n")
+    with pytest.raises(ValueError, match="the labels are numbers except 'l2'"):
+        load(f"list:{tmp_path / 'a.txt'}")
+
+
+def test_a_folder_is_no_list(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is a folder; expected a file"):
+        load(f"list:{tmp_path}")

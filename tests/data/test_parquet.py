@@ -149,7 +149,7 @@ def test_unknown_column_names(tmp_path):
         load(f"parquet:{path}")
     with pytest.raises(ValueError, match=r"which column is the label\? Candidates: place, species; .*--label-column"):
         load(f"parquet:{path}", image_column="left")
-    with pytest.raises(ValueError, match=r"no image column 'species'; columns that could be one: left, right"):
+    with pytest.raises(ValueError, match=r"no image column 'species' \(it is of type int64\); columns .*: left, right"):
         load(f"parquet:{path}", image_column="species", label_column="species")
     with pytest.raises(ValueError, match="no label column 'nothing'; columns that could be one: place, species"):
         load(f"parquet:{path}", image_column="left", label_column="nothing")
@@ -376,3 +376,18 @@ def test_a_cache_that_cannot_be_written(tmp_path, cache):
     cache.write_text("a file where the folder should be")
     train, _ = hub(tmp_path / "hub", 8)
     assert same(pixels_of(load(f"parquet:{tmp_path / 'hub'}").train), train)
+
+
+@pytest.mark.parametrize("kind", ["bool", "dictionary", "float"])
+def test_other_types_of_labels(tmp_path, kind):
+    values = {"bool": [k % 2 == 1 for k in range(12)], "float": [float(k % 2) for k in range(12)],
+              "dictionary": ["owl" if k % 2 else "ant" for k in range(12)]}[kind]  # fmt: skip
+    column = pa.array(values).dictionary_encode() if kind == "dictionary" else pa.array(values)
+    write_parquet(tmp_path / "a.parquet", noise(12), column)
+    if kind == "float":
+        with pytest.raises(ValueError, match=r"no label column 'label' \(it is of type double\)"):
+            load(f"parquet:{tmp_path / 'a.parquet'}", label_column="label")
+    else:
+        data = load(f"parquet:{tmp_path / 'a.parquet'}")
+        assert data.train.names == (("ant", "owl") if kind == "dictionary" else ("0", "1"))
+        assert sorted([*data.train.labels, *data.test.labels]) == [0] * 6 + [1] * 6

@@ -10,8 +10,11 @@ from importlib import import_module
 from .. import __version__
 
 COMMANDS = {
+    "train": ("train", "train a method on a data set; with no options, the embedded set"),
+    "compare": ("compare", "several methods and seeds on one data set, in one table"),
+    "evaluate": ("evaluate", "measure the model of a run again"),
     "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
-    "list": ("list_command", "what there is: data sets"),
+    "list": ("list_command", "what there is: data sets, methods, models"),
 }
 USAGE = """usage: spectail COMMAND [options]
 

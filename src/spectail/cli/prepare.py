@@ -42,7 +42,10 @@ def run(arguments: list[str]) -> None:
     console = Console(stderr=config.json, markup=False, emoji=False)  # names may hold brackets
     manifest = load(config, track=silent if config.quiet or config.json else progress(console)).manifest
     if config.expect is not None and not (len(config.expect) >= 8 and manifest.identity.startswith(config.expect)):
-        raise ValueError(f"the data has identity {manifest.identity}, expected {config.expect}; nothing was written.")
+        raise ValueError(
+            f"the data has identity {manifest.identity}, expected {config.expect!r} (at least 8 characters of it); "
+            "nothing was written."
+        )
     folder = config.output if config.output is not None else Path("prepared") / name_of(manifest)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file; expected a folder, or a path where one can be made.")
@@ -91,9 +94,7 @@ def show(manifest: Manifest, console: Console) -> None:
         groups.add_row(group, f"{classes:,}", f"{images:,}", f"{images / counts.total:.1%}")
     console.print(groups)
     console.print(class_counts.text(counts, manifest.groups["convention"], console.width))
-    console.print(
-        f"imbalance factor {statistics['imbalance_factor']:g}, Gini {statistics['gini']:.3f}", highlight=False
-    )
+    console.print(f"imbalance factor {statistics['imbalance_factor']:g}, Gini {statistics['gini']:.3f}")
     if manifest.ranks:
         console.print(f"rank hash {manifest.ranks} ({rule_of(manifest)})", soft_wrap=True)
     for line in [*manifest.notes, *findings(manifest)]:
@@ -110,7 +111,10 @@ def findings(manifest: Manifest) -> list[str]:
     """What the checks found, in words."""
     found = []
     for split, broken in manifest.checks.get("broken", {}).items():
-        found.append(f"{len(broken):,} broken images were left out of {split}: {broken[0].split('. ')[0]}, ...")
+        shown = "; ".join(text.split(". ")[0] for text in broken[:3])
+        found.append(
+            f"broken images left out of {split}: {len(broken):,} ({shown}{'; ...' if len(broken) > 3 else ''})"
+        )
     for where, entry in (manifest.checks.get("duplicates") or {}).items():
         if entry["images"]:
             examples = f": {', '.join(entry['examples'])}" if entry.get("examples") else ""

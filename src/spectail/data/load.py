@@ -190,13 +190,13 @@ def _duplicates(
 
 
 def _path(value: Path | str | None) -> Path | None:
-    return None if value is None else Path(value)
+    return None if value is None else Path(value).expanduser()
 
 
 def _portable(dataset: str) -> str:
     """The name without the machine's path."""
     kind, _, path = dataset.partition(":")
-    return f"{kind}:{Path(path).name}" if path else kind
+    return f"{kind}:{Path(path).expanduser().resolve().name}" if path else kind
 
 
 def _version() -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from .batch_transforms import BatchTransform
+from .features import FeatureSet
 from .images import BrokenImage
 from .imageset import ImageSet
 from .samplers import LongTailSampler
@@ -46,7 +47,7 @@ class Loader:
 
     Args:
         data: the images.
-        preset: from :func:`spectail.data.transforms.preset`.
+        preset: from :func:`spectail.data.transforms.preset`; None for features, which are not transformed.
         batch_size: images per rank and step.
         sampler: order of the images; None takes them in stored order with the test transform.
         views: transforms, for several views of each image (contrastive methods); the images are then a tuple.
@@ -57,8 +58,8 @@ class Loader:
 
     def __init__(
         self,
-        data: ImageSet,
-        preset: Preset,
+        data: ImageSet | FeatureSet,
+        preset: Preset | None = None,
         *,
         batch_size: int = 128,
         sampler: LongTailSampler | None = None,
@@ -87,9 +88,14 @@ class Loader:
                 f"{self.length} images make no batch of {batch_size} on {world_size} ranks. Use a smaller batch."
             )
         self.labels = torch.from_numpy(data.labels)
-        self._transform = (preset.test if sampler is None else preset.train) if views is None else Views(views)
-        fast = preset.batch_test if sampler is None else preset.batch_train
-        self._fast = fast if views is None and _fits(fast, data) else None
+        self._transform: Any = None if views is None else Views(views)
+        self._fast: BatchTransform | None = None
+        if preset is not None and views is None:
+            self._transform = preset.test if sampler is None else preset.train
+            fast = preset.batch_test if sampler is None else preset.batch_train
+            self._fast = fast if _fits(fast, data) else None
+        self.handed = 0
+        """Images of the global batch that was handed over last."""
         if sampler is not None and sampler.class_counts.total != len(data):
             raise ValueError(
                 f"the sampler was made for {sampler.class_counts.total} images, the data has {len(data)}: "
@@ -116,6 +122,7 @@ class Loader:
         starts = self._starts(self.position)
         for start, batch in zip(starts, self._batches(order, starts), strict=True):
             self.position = min(start + self.batch_size * self.world_size, self.length)
+            self.handed = self.position - start
             yield batch
         self.position = self.length
 
@@ -154,6 +161,8 @@ class Loader:
         return order[start : start + self.batch_size * self.world_size][self.rank :: self.world_size]
 
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
+        if isinstance(self.data, FeatureSet):
+            return (self._features(self.data, order, start) for start in starts)
         if self._fast is not None:
             return (self._at_once(order, start) for start in starts)
         keys = np.arange(len(order))
@@ -179,6 +188,10 @@ class Loader:
             generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
             draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
         return Batch(self._fast(self._stored, rows, draws), self.labels[rows].to(self.device), rows)
+
+    def _features(self, data: FeatureSet, order: NDArray[np.int64], start: int) -> Batch:
+        rows = torch.from_numpy(self._share(order, start).copy())
+        return Batch(data.features[rows].to(self.device), self.labels[rows].to(self.device), rows)
 
     def _moved(self, batch: Batch | BrokenImage) -> Batch:
         if isinstance(batch, BrokenImage):
@@ -233,6 +246,6 @@ def _collate(items: list[tuple[Any, int, int] | BrokenImage]) -> Batch | BrokenI
     return Batch(tuple(images) if isinstance(images, list) else images, labels, indices)
 
 
-def _fits(transform: BatchTransform | None, data: ImageSet) -> bool:
+def _fits(transform: BatchTransform | None, data: ImageSet | FeatureSet) -> bool:
     pixels = data.pixels
     return transform is not None and pixels is not None and pixels.shape[1:3] == (transform.size, transform.size)

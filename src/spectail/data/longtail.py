@@ -97,10 +97,11 @@ def check_supply(wanted: Sequence[int], available: ClassCounts, *, imbalance: fl
             )
         if want > have:
             rule = "the given counts need" if given else f"an imbalance factor of {imbalance:g} needs"
-            raise ValueError(
-                f"{rule} {want} images of {name}, which has {have}. Lower the largest class "
-                "(--max-per-class), order the classes by size (--order size), or accept what there is (--cap)."
+            more = (
+                "Lower the largest class (--max-per-class), order classes by size (--order size), or accept it (--cap)."
             )
+            advice = "Ask for fewer." if given else more
+            raise ValueError(f"{rule} {want} images of {name}, which has {have}. {advice}")
 
 
 def select(

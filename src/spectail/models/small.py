@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,17 +14,23 @@ class SmallCNN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths = (3, 32, 64, 128)
+        # The first layer halves the image at once: full-size maps would cost more than all the rest.
         self.layers = nn.Sequential(
-            *(
-                nn.Sequential(nn.Conv2d(a, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
-                for a, b in itertools.pairwise(widths)
-            )
+            *_convolution(3, 32, kernel=5, stride=2),
+            *_convolution(32, 64),
+            nn.MaxPool2d(2),
+            *_convolution(64, 128),
+            nn.MaxPool2d(2),
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layers(x).amax((2, 3))
+        found: Tensor = self.layers(x).mean((2, 3))
         return found
+
+
+def _convolution(inside: int, outside: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
+    return [conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
 
 
 class SmallViT(nn.Module):

@@ -93,7 +93,7 @@ class TrainConfig:
     device: str = "auto"
     workers: int = 2
     """Processes that decode images which are not in memory."""
-    selection: Literal["last", "val", "test"] = "last"
+    select_on: Literal["last", "val", "test"] = "last"
     """Which epoch's model is reported: the last, the best on validation data, or (flattering) the best on test data."""
     eval_every: int = 1
     """Epochs between evaluations on validation data."""

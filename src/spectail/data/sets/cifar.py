@@ -100,6 +100,8 @@ def _find(config: DataConfig, archive: Archive) -> Source:
     root = config.root if config.root is not None else cache_folder() / "downloads"
     if root.suffix == ".parquet" or (root.is_dir() and any(root.rglob("*.parquet"))):
         return parquet.open_parquet(config, root)
+    if config.image_column is not None or config.label_column is not None:
+        raise ValueError(f"--image-column and --label-column mean nothing here: {root} has no parquet file.")
     for folder in (root / archive.folder, root):
         if all((folder / name).is_file() for name in archive.members):
             return _read({name: _verified(folder / name, md5) for name, md5 in archive.members.items()}, archive)

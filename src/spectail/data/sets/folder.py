@@ -16,7 +16,7 @@ SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"),
 
 
 def open_source(config: DataConfig) -> Source:
-    root = Path(config.dataset.removeprefix("folder:"))
+    root = Path(config.dataset.removeprefix("folder:")).expanduser()
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
         raise FileNotFoundError(f"{config.dataset}: {root} {what}; expected one folder per class in it.")

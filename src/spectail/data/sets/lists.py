@@ -28,9 +28,10 @@ TEST_NAMES = ("test", "val", "valid", "validation")
 
 
 def open_source(config: DataConfig) -> Source:
-    path = Path(config.dataset.removeprefix("list:"))
+    path = Path(config.dataset.removeprefix("list:")).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"{config.dataset}: {path} does not exist; expected a file of 'path label' lines.")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{config.dataset}: {path} {what}; expected a file of 'path label' lines.")
     root = config.root if config.root is not None else path.parent
     test, notes = config.test_list, []
     if test is None:
@@ -86,7 +87,7 @@ def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
                 if names:
                     words.append(label.decode())
                 else:
-                    numbers.append(int(label))
+                    numbers.append(int(label) if label.removeprefix(b"-").isdigit() else int(b""))
             except (ValueError, OverflowError) as error:
                 if not names and len(fields) == 2 and not isinstance(error, OverflowError | UnicodeError):
                     raise _NotNumbers from None  # once more with names; if the path is at fault, it will be said then
@@ -95,6 +96,8 @@ def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
             ends.append(len(data))
     if not ends:
         raise ValueError(f"{path} has no 'path label' line.")
+    if names:
+        _check_words(words, path)
     labels = np.array(words) if names else np.frombuffer(numbers, dtype=np.int64)
     return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), labels
 
@@ -105,6 +108,13 @@ def _fields(line: bytes) -> list[bytes]:
         return line.rsplit(b"\t", 1)
     fields = line.rsplit(None, 1)
     return line.rsplit(b",", 1) if b"," in line and not fields[-1].isdigit() else fields
+
+
+def _check_words(words: list[str], path: Path) -> None:
+    """A slip of the pen among numbers must not turn them all into names."""
+    odd = [word for word in words if not word.removeprefix("-").isdigit()]
+    if 0 < len(odd) < len(words) / 10:
+        raise ValueError(f"{path}: the labels are numbers except {odd[0]!r}; write it as a number, or all as names.")
 
 
 def _fault(line: bytes, path: bytes) -> str:

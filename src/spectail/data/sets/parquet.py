@@ -35,7 +35,7 @@ CHEAP = 1 << 30  # bytes that are hashed without asking
 
 
 def open_source(config: DataConfig) -> Source:
-    path = Path(config.dataset.removeprefix("parquet:"))
+    path = Path(config.dataset.removeprefix("parquet:")).expanduser()
     if not path.exists():
         raise FileNotFoundError(
             f"{config.dataset}: {path} does not exist; expected a parquet file or a folder of them."
@@ -109,7 +109,10 @@ class _Shards:
             column = _in_words(path, pq.read_table, columns=[self.label]).column(0)
             if column.null_count:
                 raise ValueError(f"{path}: {column.null_count} rows have no {self.label}. Fill or drop them.")
-            columns.append(np.asarray(column.to_numpy()))
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            values = np.asarray(column.to_numpy())
+            columns.append(values.astype(np.int64) if values.dtype == bool else values)
         return np.concatenate(columns)
 
     def images(self) -> ParquetImages:
@@ -243,7 +246,14 @@ def _is_image(kind: Any) -> bool:
 
 
 def _is_label(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if pa.types.is_dictionary(kind):
+        return _is_label(kind.value_type)
+    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
+    return any(test(kind) for test in tests)
+
+
+def _type_of(schema: Any, name: str) -> str:
+    return f" (it is of type {schema.field(name).type})" if name in schema.names else ""
 
 
 def _pick(given: str | None, schema: Any, known: tuple[str, ...], fits: Any, what: str, flag: str, path: Path) -> str:
@@ -252,7 +262,8 @@ def _pick(given: str | None, schema: Any, known: tuple[str, ...], fits: Any, wha
     if given is not None:
         if given not in fitting:
             raise ValueError(
-                f"{path} has no {what} column {given!r}; columns that could be one: {', '.join(fitting) or 'none'}."
+                f"{path} has no {what} column {given!r}{_type_of(schema, given)}; columns that could be one: "
+                f"{', '.join(fitting) or 'none'}."
             )
         return given
     usual = [name for name in known if name in fitting]

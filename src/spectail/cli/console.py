@@ -1,0 +1,108 @@
+"""The terminal: progress of a run, tables of results. Plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.table import Table
+
+from ..training.reporter import Reporter
+
+COLUMNS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "seconds")
+TITLES = {"worst_test": "worst", "zero_classes": "zero", "bottom_10pct": "bottom 10 %", "seconds": "s"}
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Names of classes and folders may hold brackets, so nothing is read as markup."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+class ConsoleReporter(Reporter):
+    """A bar per epoch on a terminal, a line per epoch elsewhere; only the first process speaks."""
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console = console
+        self.is_main = os.environ.get("RANK", "0") == "0"
+        self.quiet = quiet or not self.is_main
+        self.bar: Progress | None = None
+
+    def start(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, soft_wrap=True)
+
+    def track(self, items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+        if self.quiet:
+            return items
+        if self.console.is_terminal:
+            return track(items, description, total=total, console=self.console, transient=True)
+        self.console.print(f"{description}: {total:,}")
+        return items
+
+    def begin_epoch(self, stage: str, epoch: int, epochs: int, steps: int, done: int) -> None:
+        self.title, self.shown = f"{stage} {epoch + 1}/{epochs}", time.monotonic()
+        if self.quiet or not self.console.is_terminal:
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=self.console, transient=True)
+        self.task = self.bar.add_task(self.title, total=steps, completed=done, figures="")
+        self.bar.start()
+
+    def step(self, done: int, figures: Callable[[], dict[str, float]]) -> None:
+        if self.bar is not None and time.monotonic() - self.shown > 0.5:
+            self.shown = time.monotonic()
+            self.bar.update(self.task, completed=done, figures=_figures(figures()))
+
+    def end_epoch(self, entry: dict[str, Any]) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+        if not self.quiet:
+            self.console.print(f"{self.title}  {_figures(entry)}", soft_wrap=True)
+
+
+def _figures(entry: dict[str, Any]) -> str:
+    names = {"loss": "loss", "spectral_norm": "spectral norm", "val_overall": "val", "val_tail": "val tail"}
+    parts = [f"{text} {entry[name]:.3f}" for name, text in names.items() if isinstance(entry.get(name), float)]
+    if "images_per_second" in entry:
+        parts.append(f"{entry['images_per_second']:,.0f} images/s")
+    return "  ".join(parts)
+
+
+def show_results(console: Console, runs: dict[str, list[dict[str, Any]]]) -> None:
+    """One row per method, mean and standard deviation over its runs."""
+    table = Table("method", *(TITLES.get(name, name) for name in COLUMNS), "runs")
+    for name, results in runs.items():
+        table.add_row(
+            name, *(_mean([result.get(column) for result in results]) for column in COLUMNS), str(len(results))
+        )
+    console.print(table)
+    for name, results in runs.items():
+        if len(results) == 1 and results[0].get("worst_test_interval"):
+            result = results[0]
+            low, high = result["worst_test_interval"]
+            others = ", ".join(f"{entry['class']} {entry['accuracy']:.0f}" for entry in result["worst_test_next"][:3])
+            console.print(
+                f"{name}: worst class {result['worst_test_class']} at {result['worst_test']:.1f} % "
+                f"(95 % interval {low:.1f} to {high:.1f}); next {others}", soft_wrap=True,
+            )  # fmt: skip
+        for selection in sorted({result["selection"] for result in results if "TEST" in result["selection"]}):
+            console.print(f"{name}: selected by {selection}")
+
+
+def _mean(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "n/a"
+    mean = statistics.fmean(known)
+    return f"{mean:.1f} ± {statistics.stdev(known):.1f}" if len(known) > 1 else f"{mean:.1f}"

@@ -1,0 +1,37 @@
+"""`spectail train`: one run."""
+
+from __future__ import annotations
+
+import json
+
+from ..training.loop import train
+from ..training.signals import Interrupted
+from .console import ConsoleReporter, make_console, show_results
+from .train_flags import parse
+
+FLAGS = ("--resume", "--quiet", "--json")
+DESCRIPTION = """Train a method on a data set.
+
+  --resume             go on with the run in --output
+  --quiet              print the result only
+  --json               print results.json"""
+
+
+def run(arguments: list[str]) -> None:
+    own = {flag for flag in FLAGS if flag in arguments}
+    rest = [argument for argument in arguments if argument not in own]
+    config = parse(rest, "spectail train", DESCRIPTION)
+    console = make_console(stderr="--json" in own)
+    reporter = ConsoleReporter(console, quiet=bool(own & {"--quiet", "--json"}))
+    try:
+        results = train(config, resume="--resume" in own, reporter=reporter)
+    except Interrupted as message:
+        console.print(f"spectail train: {message}")
+        raise SystemExit(130) from None
+    if not reporter.is_main:
+        return
+    if "--json" in own:
+        print(json.dumps(results, indent=1))
+    else:
+        show_results(console, {config.method: [results]})
+        console.print(f"results in {config.output}")

@@ -1,0 +1,77 @@
+"""Flags to a TrainConfig: preset, then YAML file, then flags. Every training command shares them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ..data.config import DataConfig
+from ..methods.registry import find_method
+from ..models.build import ModelConfig
+from ..training.config import OptimConfig, TrainConfig
+from ..training.config_io import from_dict, preset, read_yaml
+
+FLAT = {"data": DataConfig, "model": ModelConfig, "optim": OptimConfig}
+OWN = """
+
+  --method NAME        a name from `spectail list methods` (default ce)
+  --preset NAME        start from demo, scratch, finetune or probe
+  --config FILE        settings from a YAML file, over the preset
+  --car                put CAR on the method; any --car.* implies it
+"""
+
+
+def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
+    """The configuration that the flags describe."""
+    rest, own = _own_flags(arguments)
+    base = preset(own["preset"]) if own.get("preset") else TrainConfig()
+    if own.get("config"):
+        base = read_yaml(Path(own["config"]), base)
+    if own.get("method"):
+        base = from_dict({"method": own["method"]}, base)
+    if own.get("car") or any(argument.startswith("--car.") for argument in rest):
+        base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=True))
+    kind = _flag_class(type(base.options))
+    default = kind(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
+    found = tyro.cli(kind, prog=prog, description=description + OWN, args=rest, default=default)
+    config = TrainConfig(**{field.name: getattr(found, field.name) for field in dataclasses.fields(base)})
+    return config if config.output != TrainConfig.output else dataclasses.replace(config, output=default_output(config))
+
+
+def default_output(config: TrainConfig) -> Path:
+    data = config.data.dataset.split(":")[0] if ":" in config.data.dataset else config.data.dataset
+    method = config.method + ("-car" if config.car.enabled and not find_method(config.method).car else "")
+    method += f"-{config.car.preset}" if config.car.preset != "paper" else ""
+    return Path("runs") / f"{data}-{config.model.model}-{method}-seed{config.seed}"
+
+
+def _own_flags(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """What must be known before the rest can be read, taken out of the arguments."""
+    rest: list[str] = []
+    own: dict[str, Any] = {}
+    waiting = iter(arguments)
+    for argument in waiting:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if argument == "--car":
+            own["car"] = True
+        elif argument.startswith("--") and name in ("preset", "config", "method"):
+            own[name] = value or next(waiting, None)
+            if own[name] is None:
+                raise ValueError(f"--{name} needs a value.")
+        else:
+            rest.append(argument)
+    return rest, own
+
+
+def _flag_class(options: type[Any]) -> type[Any]:
+    """TrainConfig with nested settings as plain flags and the method's own added; CAR's keep their prefix."""
+    nested = FLAT | {"options": options}
+    fields: list[Any] = [
+        (name, Annotated[kind, tyro.conf.OmitArgPrefixes], dataclasses.field(default_factory=kind))
+        for name, kind in nested.items()
+    ]
+    fields.append(("method", Annotated[str, tyro.conf.Suppress], dataclasses.field(default="ce")))
+    return dataclasses.make_dataclass("Train", fields, bases=(TrainConfig,), frozen=True)

@@ -1,0 +1,81 @@
+"""Checkpoints: a folder each, whole or absent, with digests, the last few kept."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from ..data.storage import file_digest, write_json
+
+
+def save(folder: Path, number: int, state: dict[str, Any], accelerator: Accelerator, keep: int) -> Path:
+    """Write ``state`` and every rank's random state as ``folder/step-number``; older ones beyond ``keep`` go."""
+    path = folder / f"step-{number:08d}"
+    temporary = folder / f".{path.name}"
+    if accelerator.is_main_process:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        torch.save(state, temporary / "state.pt")
+    accelerator.wait_for_everyone()
+    torch.save(random_state(), temporary / f"rank-{accelerator.process_index}.pt")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
+        write_json(temporary / "digests.json", digests)
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
+        for old in sorted(folder.glob("step-*"))[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+    accelerator.wait_for_everyone()
+    return path
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint. Damaged ones are passed over, and said."""
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            digests = json.loads((path / "digests.json").read_text())
+            damaged = [name for name, digest in digests.items() if file_digest(path / name) != digest]
+        except (OSError, ValueError) as error:
+            damaged = [str(error)]
+        if not damaged:
+            return path
+        warnings.warn(f"checkpoint {path.name} is damaged ({damaged[0]}); the one before it is used.", stacklevel=2)
+    return None
+
+
+def load(path: Path, rank: int) -> dict[str, Any]:
+    """The state, with this rank's random state. Only tensors and plain values are read: no code runs."""
+    state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    own = path / f"rank-{rank}.pt"  # a run resumed on more ranks has ranks without one
+    state["random"] = torch.load(own, map_location="cpu", weights_only=True) if own.is_file() else random_state()
+    return state
+
+
+def random_state() -> dict[str, Any]:
+    version, numbers, gauss = random.getstate()
+    name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(place), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, place, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), place, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])

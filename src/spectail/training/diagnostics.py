@@ -1,0 +1,47 @@
+"""What CAR does to the weights, and how well its history knows the training set."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ..car import CAR
+from ..data.loader import Loader
+from ..functional import soft_confusion
+
+
+def regulariser_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
+    """Norm of the gradient of CAR alone, with weight 1, with respect to the model, on the first batch.
+
+    CAR is in evaluation mode for it, so its history does not move.
+    """
+    batch = next(iter(batches))
+    was_training = car.training
+    car.eval()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(car(model(batch.images), batch.labels), parameters, allow_unused=True)
+    car.train(was_training)
+    return float(torch.stack([gradient.norm() for gradient in gradients if gradient is not None]).norm())
+
+
+@torch.no_grad()
+def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
+    """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode."""
+    size = car.num_classes
+    total = torch.zeros(size, size, dtype=torch.float64)
+    seen = torch.zeros(size, dtype=torch.float64)
+    was_training = model.training
+    model.eval()
+    kind = car.kind
+    for batch in batches:
+        logits = model(batch.images) + car.prior_shift * car.log_prior
+        confusion = soft_confusion(
+            logits, batch.labels, gamma=kind.gamma, competitors=kind.competitors, surrogate=kind.form
+        )
+        here = torch.bincount(batch.labels, minlength=size).double().cpu()
+        total += confusion.double().cpu() * here  # its columns are means over the batch
+        seen += here
+    model.train(was_training)
+    total /= seen.clamp(min=1)
+    distance = float((car.confusion.double().cpu() - total).norm())
+    return {"cm_gap": distance, "cm_gap_relative": distance / max(float(total.norm()), 1e-12)}

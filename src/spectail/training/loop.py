@@ -1,0 +1,266 @@
+"""The training loop: stages, epochs, steps. It knows no method by name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.loader import Batch, Loader
+from ..methods.base import Stage
+from ..models.weights import load_weights, read_weights
+from . import checkpoint
+from .config import TrainConfig
+from .diagnostics import cm_gap, regulariser_gradient
+from .evaluate import evaluate
+from .regulariser import make_regulariser
+from .reporter import Reporter
+from .results import make_results
+from .run_folder import RunFolder
+from .setup import make_pieces
+from .signals import Interruptible
+from .stage_run import StageRun
+
+
+@dataclass
+class Progress:
+    """How far a run has come; saved with every checkpoint."""
+
+    stage: int = 0
+    epoch: int = 0
+    steps: int = 0
+    """Optimiser steps of the run."""
+    phases: dict[str, int] = field(default_factory=dict)
+    lines: int = 0
+    """Lines of metrics.jsonl."""
+    best: float | None = None
+    best_epoch: int | None = None
+    seconds: float = 0.0
+
+
+def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> dict[str, Any]:
+    """Run a configuration and return its results, which are also in the folder ``config.output``."""
+    folder = RunFolder(config.output)
+    if resume and folder.check_resumable(config):
+        done = folder.results()
+        if done is not None:
+            return done
+    with Interruptible() as interrupt:
+        return Trainer(config, folder, reporter or Reporter(), interrupt).run(resume)
+
+
+class Trainer:
+    """One run, top to bottom: stages, epochs, optimiser steps, evaluation."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter, interrupt: Interruptible) -> None:
+        self.config, self.folder, self.reporter, self.interrupt = config, folder, reporter, interrupt
+        self.pieces = make_pieces(config, reporter)
+        self.accelerator = self.pieces.accelerator
+        self.method = self.pieces.method
+        self.counts = self.pieces.splits["train"].counts
+        self.regulariser = make_regulariser(config, self.counts, self.pieces.entry)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.progress = Progress()
+        self.stages = self._stages()
+        if config.select_on == "val" and "val" not in self.pieces.splits:
+            raise ValueError("--select-on val needs validation data: pass --val-fraction or --val-per-class.")
+
+    def run(self, resume: bool) -> dict[str, Any]:
+        torch.manual_seed(self.config.seed + self.accelerator.process_index)
+        state = self._open(resume)
+        while True:
+            stage = self.stages[self.progress.stage]
+            self.stage = StageRun(stage, self.config, self.pieces, self.regulariser, self.generator, state)
+            if state is not None:
+                checkpoint.restore_random_state(state["random"])  # building things has drawn some
+            state = None
+            for epoch in range(self.progress.epoch, self.stage.step.epochs):
+                self._epoch(epoch)
+            if self.progress.stage + 1 == len(self.stages):
+                return self._finish()
+            self.progress = replace(self.progress, stage=self.progress.stage + 1, epoch=0)
+
+    def _epoch(self, epoch: int) -> None:
+        run, step = self.stage, self.stage.step
+        for loader in run.loaders.values():
+            loader.set_epoch(epoch)
+        step.epoch = epoch
+        if run.main.position == 0:
+            run.sums = {}
+        self.method.begin_epoch(step)
+        run.learner.train()
+        done = step.index - epoch * run.per_epoch
+        self.reporter.begin_epoch(step.stage.name, epoch, step.epochs, run.per_epoch, done)
+        start, first = time.perf_counter(), done
+        for group in run.groups():
+            self._optimise(group)
+            done += 1
+            self.reporter.step(done, run.figures)
+            if done < run.per_epoch and self._must_save():
+                self.progress.seconds, start = self.progress.seconds + time.perf_counter() - start, time.perf_counter()
+                self._save()
+                self.interrupt.leave_if_requested(self.config.output)
+        elapsed = time.perf_counter() - start
+        self.progress.seconds += elapsed
+        self._end_epoch(epoch, (done - first) * run.optim.batch_size / max(elapsed, 1e-9))
+
+    def _optimise(self, group: list[dict[str, Batch]]) -> None:
+        """One optimiser step, on one or more micro-batches."""
+        run, step = self.stage, self.stage.step
+        for place, batches in enumerate(group):
+            last = place == len(group) - 1
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(run.learner):
+                outcome = run.learner(batches, step)
+                total = outcome.loss * self._share(batches)
+                run.add("loss", outcome.loss)
+                run.add("count", torch.ones_like(total))
+                if run.car is not None:
+                    term = run.car(outcome, step)
+                    if term is not None:
+                        total = total + term
+                        run.add("car", term)
+                    if run.car.car.last is not None:
+                        run.add("spectral_norm", run.car.car.last.spectral_norm)
+                self._watch(total, batches)
+                self.accelerator.backward(total / len(group))
+        if run.optim.clip:
+            self.accelerator.clip_grad_norm_(run.learner.parameters(), run.optim.clip)
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+        if not self.accelerator.optimizer_step_was_skipped:
+            run.schedule.step()
+        step.index += 1
+        self.progress.steps += 1
+        self.method.after_step(run.model, step)
+        if run.average is not None:
+            run.average.update_parameters(run.model)
+
+    def _end_epoch(self, epoch: int, speed: float) -> None:
+        run = self.stage
+        self.progress.epoch = epoch + 1
+        self.progress.phases[run.step.stage.name] = run.step.index
+        entry: dict[str, Any] = {"stage": run.step.stage.name, "epoch": epoch, "step": self.progress.steps}
+        entry |= run.figures() | {"images_per_second": round(speed, 1)}
+        if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
+            self._select(entry, epoch)
+        if run.car is not None and self.config.log_gradient:
+            entry["car_gradient_norm"] = regulariser_gradient(run.model, run.car.car, self._train_batches())
+        if run.car is not None and self.config.log_cm_gap:
+            entry |= cm_gap(run.model, run.car.car, self._train_batches())
+        if self.accelerator.is_main_process:
+            self.folder.log(entry)
+        numbers = {key: value for key, value in entry.items() if isinstance(value, float)}
+        self.accelerator.log(numbers, step=self.progress.steps)
+        self.progress.lines += 1
+        self._save()
+        self.reporter.end_epoch(entry)
+        self.interrupt.leave_if_requested(self.config.output)
+
+    def _select(self, entry: dict[str, Any], epoch: int) -> None:
+        """Evaluate on validation data, if there are any; keep the model if it is the best and the run selects so."""
+        split = "test" if self.config.select_on == "test" else "val"
+        if split not in self.pieces.splits:
+            return
+        found, _ = self._evaluate(self.method.inference(self.stage.current()), split)
+        entry |= {f"{split}_{key}": found[key] for key in ("overall", "balanced", "head", "medium", "tail")}
+        if self.config.select_on != "last" and (self.progress.best is None or found["balanced"] > self.progress.best):
+            self.progress.best, self.progress.best_epoch = found["balanced"], epoch
+            if self.accelerator.is_main_process:
+                self.folder.save_model(self.stage.current().state_dict(), "best.safetensors")
+
+    def _finish(self) -> dict[str, Any]:
+        """Evaluate the selected model and write everything that a run leaves."""
+        model = self.stage.current()
+        if self.config.select_on != "last":
+            self.accelerator.wait_for_everyone()
+            model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
+        inference = self.method.inference(model)
+        test, logits = self._evaluate(inference, "test", keep_logits=True)
+        trained = self._evaluate(inference, "train")[0] if self.config.eval_train else None
+        manifest = self.pieces.data.manifest
+        results = make_results(self.config, manifest, self.progress, test, trained)
+        if self.accelerator.is_main_process:
+            self.folder.save_model(self.pieces.whole_model(model).state_dict())
+            self.folder.save_predictions(logits, self.pieces.splits["test"].labels, manifest)
+            self.folder.save_results(results)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+        self.reporter.finish(results)
+        return results
+
+    # -- smaller matters --
+
+    def _stages(self) -> list[Stage]:
+        stages = self.method.stages()
+        if self.config.stage1 is None:
+            return stages
+        if len(stages) < 2:
+            raise ValueError(f"--stage1 means nothing for {self.config.method}: it has one stage.")
+        self.reporter.start(str(load_weights(self.pieces.model, self.config.stage1)))
+        return stages[1:]
+
+    def _open(self, resume: bool) -> dict[str, Any] | None:
+        """Begin a run, or find where one stopped."""
+        manifest = self.pieces.data.manifest
+        self.accelerator.init_trackers("spectail")
+        if not (resume and (self.config.output / "config.yaml").exists()):
+            if self.accelerator.is_main_process:
+                self.folder.begin(self.config, manifest)
+            self.accelerator.wait_for_everyone()
+            return None
+        self.folder.check_manifest(manifest)
+        found = checkpoint.newest(self.folder.checkpoints)
+        state = checkpoint.load(found, self.accelerator.process_index) if found is not None else None
+        if state is not None:
+            self.progress = Progress(**state["progress"])
+        if self.accelerator.is_main_process:
+            self.folder.keep_lines(self.progress.lines)
+        self.reporter.start(f"going on from {found.name}" if found is not None else "no checkpoint yet: beginning anew")
+        return state
+
+    def _must_save(self) -> bool:
+        every = self.config.checkpoint_every
+        return self.interrupt.requested(self.accelerator) or bool(every and self.progress.steps % every == 0)
+
+    def _save(self) -> None:
+        state = self.stage.state() | {"progress": asdict(self.progress)}
+        keep = self.config.keep_checkpoints
+        checkpoint.save(self.folder.checkpoints, self.progress.steps, state, self.accelerator, keep)
+
+    def _share(self, batches: dict[str, Batch]) -> float:
+        """DDP averages over ranks: on a ragged last batch each rank weighs by its images."""
+        main = self.stage.main
+        return len(batches["main"].labels) * main.world_size / main.handed
+
+    def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
+        """Stop on a loss that is not a number. On a GPU only now and then: looking means waiting for it."""
+        if self.accelerator.device.type != "cpu" and self.progress.steps % 20:
+            return
+        if bool(torch.isfinite(total)):
+            return
+        path = self.config.output / "diverged.pt"
+        indices = {name: batch.indices.tolist() for name, batch in batches.items()}
+        torch.save({"indices": indices} | self.stage.state(), path)
+        raise ValueError(
+            f"the loss is {float(total)} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
+            f"{path} has the state and the images of the batch. Try a lower learning rate, --clip 1, or --precision no."
+        )
+
+    def _train_batches(self) -> Loader:
+        return Loader(self.pieces.splits["train"], self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
+
+    def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
+        return evaluate(
+            model.to(self.accelerator.device),
+            self.pieces.splits[split],
+            self.pieces.inputs(),
+            self.counts,
+            self.accelerator,
+            convention=self.config.data.groups,
+            workers=self.config.workers,
+            keep_logits=keep_logits,
+        )

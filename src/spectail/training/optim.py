@@ -1,0 +1,51 @@
+"""Optimisers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+
+import torch
+from torch import nn
+
+from .config import OptimConfig
+
+
+def make_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW or SGD over what is trainable. AdamW's decay spares biases and norms; SGD's spares nothing."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("nothing is trainable in this stage.")
+    if optim.optimizer == "sgd":
+        return torch.optim.SGD(trainable, optim.lr, optim.momentum, weight_decay=optim.weight_decay)
+    groups = [
+        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": optim.weight_decay},
+        {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], optim.lr)
+
+
+def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
+    """Factor of the learning rate at a step: linear warm-up, then cosine, steps or constant.
+
+    Example:
+        >>> optim = OptimConfig(schedule="step", milestones=(0.5,), decay_factor=0.1, warmup_epochs=1)
+        >>> [round(rate(optim, step, 8, 2), 3) for step in range(8)]
+        [0.5, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.1]
+    """
+    warmup = round(optim.warmup_epochs * per_epoch)
+    if step < warmup:
+        return (step + 1) / warmup
+    if optim.schedule == "cosine":
+        done = (step - warmup) / max(steps - warmup, 1)
+        low = optim.min_lr / optim.lr
+        return low + (1 - low) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    if optim.schedule == "step":
+        return float(optim.decay_factor ** bisect_right(sorted(optim.milestones), step / steps))
+    return 1.0
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, optim: OptimConfig, steps: int, per_epoch: int
+) -> torch.optim.lr_scheduler.LambdaLR:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(optim, step, steps, per_epoch))

@@ -1,0 +1,99 @@
+"""The folder of a run: config.yaml, manifest.json, metrics.jsonl, results.json, predictions.npz, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..data.manifest import Manifest
+from ..data.storage import whole_file, write_json
+from .config import TrainConfig
+from .config_io import differences, read_yaml, write_yaml
+
+MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
+"""Settings that a resumed run may change: they do not change what is computed."""
+
+
+class RunFolder:
+    """Reads and writes the files of a run, each whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def begin(self, config: TrainConfig, manifest: Manifest) -> None:
+        """A new run. A folder that holds another one is left alone."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--output {self.path} is a file; expected a folder.")
+        if (self.path / "config.yaml").exists():
+            raise ValueError(
+                f"{self.path} already holds a run. Pass --resume to continue it, or choose another --output."
+            )
+        manifest.save(self.path / "manifest.json")
+        write_yaml(self.path / "config.yaml", config)
+
+    def check_resumable(self, config: TrainConfig) -> bool:
+        """Whether there is a run to resume; one with other settings is refused with the difference."""
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return False
+        saved = read_yaml(path)
+        same = {name: getattr(config, name) for name in MAY_DIFFER}
+        found = differences(dataclasses.replace(saved, **same), config)
+        if found:
+            raise ValueError(
+                f"{self.path} was started with other settings: {'; '.join(found)}. "
+                "Resume with the same ones, or choose another --output."
+            )
+        return True
+
+    def check_manifest(self, manifest: Manifest) -> None:
+        Manifest.load(self.path / "manifest.json").require_same(manifest, f"the run in {self.path}")
+
+    def log(self, entry: dict[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def lines(self) -> list[str]:
+        path = self.path / "metrics.jsonl"
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def keep_lines(self, count: int) -> None:
+        """Forget what was logged after the checkpoint that a run resumes from."""
+        kept = self.lines()[:count]
+        with whole_file(self.path / "metrics.jsonl") as temporary:
+            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
+        with whole_file(self.path / name) as temporary:
+            save_file({key: value.detach().cpu().contiguous() for key, value in state.items()}, temporary)
+
+    def save_predictions(self, logits: NDArray[np.float32], labels: NDArray[np.int64], manifest: Manifest) -> None:
+        with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
+            np.savez_compressed(
+                file,
+                logits=logits,
+                labels=labels,
+                class_names=np.array(manifest.classes),
+                class_counts=np.array(manifest.splits["train"].counts),
+            )
+
+    def save_results(self, results: dict[str, Any]) -> None:
+        write_json(self.path / "results.json", results)
+
+    def results(self) -> dict[str, Any] | None:
+        try:
+            content: dict[str, Any] = json.loads((self.path / "results.json").read_text(encoding="utf-8"))
+            return content
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,104 @@
+"""From a TrainConfig to the pieces of a run: accelerator, data, transforms, method, model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
+
+from ..data.features import FeatureSet
+from ..data.imageset import ImageSet
+from ..data.load import Data, load
+from ..data.transforms import Preset, preset
+from ..methods.base import Method
+from ..methods.registry import Entry, find_method
+from ..models.build import MODELS, build_model
+from ..models.classifier import Classifier
+from ..models.heads import make_head
+from .config import TrainConfig
+from .probe import feature_sets
+from .reporter import Reporter
+
+
+@dataclass
+class Pieces:
+    """What a run is made of."""
+
+    accelerator: Accelerator
+    data: Data
+    preset: Preset
+    entry: Entry
+    method: Method
+    model: Classifier
+    splits: dict[str, ImageSet | FeatureSet]
+    """What training and evaluation read: images, or features in probe mode."""
+    backbone: nn.Module | None
+    """In probe mode the frozen backbone, which the model then lacks."""
+
+    def whole_model(self, model: Classifier) -> Classifier:
+        """The model that takes images, in probe mode too."""
+        return model if self.backbone is None else Classifier(self.backbone, model.head)
+
+    def inputs(self) -> Preset | None:
+        return None if self.backbone is not None else self.preset
+
+
+def make_accelerator(config: TrainConfig) -> Accelerator:
+    if config.device not in ("auto", "cpu", "cuda", "mps"):
+        raise ValueError(f"device must be auto, cpu, cuda or mps; got {config.device!r}.")
+    if config.device in ("cuda", "mps") and not getattr(torch, config.device).is_available():
+        raise ValueError(f"--device {config.device} is not available here. Use --device cpu or auto.")
+    return Accelerator(
+        cpu=config.device == "cpu",
+        mixed_precision=config.optim.precision,
+        log_with=list(config.trackers) or None,
+        project_dir=str(config.output),
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
+    )
+
+
+def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
+    entry = find_method(config.method)
+    accelerator = make_accelerator(config)
+    with accelerator.main_process_first():  # the others find the cache filled
+        data = load(config.data, track=reporter.track)
+    reporter.start(f"{data.manifest.dataset}: {len(data.train):,} training images of {len(data.counts):,} classes, "
+                   f"identity {data.manifest.identity}")  # fmt: skip
+    method_type = entry.load()
+    if config.probe and method_type.needs_images:
+        raise ValueError(f"{config.method} works on images and cannot be used in probe mode.")
+    torch.manual_seed(config.seed)
+    method = method_type(data.counts, config.options, epochs=config.optim.epochs)
+    transforms = make_preset(config, data)
+    size = transforms.size if config.model.img_size is None else config.model.img_size
+    built, report = build_model(replace(config.model, img_size=size), len(data.counts), method_type.head)
+    if report is not None:
+        reporter.start(str(report))
+    model = method.build(built.backbone, built.head)
+    splits: dict[str, Any] = {"train": data.train, "test": data.test}
+    if data.val is not None:
+        splits["val"] = data.val
+    backbone = None
+    if config.probe:
+        backbone = model.backbone.requires_grad_(False)
+        splits = dict(
+            feature_sets(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
+        )
+        torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
+        model = method.build(
+            nn.Identity(), make_head(method_type.head, splits["train"].features.shape[1], len(data.counts))
+        )
+    return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+
+
+def make_preset(config: TrainConfig, data: Data) -> Preset:
+    """The transform. A checkpoint's own normalisation is used when there is a checkpoint."""
+    has_weights = config.model.pretrained or config.model.init is not None
+    declared = config.model.model not in MODELS and has_weights and config.normalization == "model"
+    return preset(
+        config.transform or data.transform, size=config.model.img_size, model=config.model.model if declared else None
+    )

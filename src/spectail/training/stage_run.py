@@ -1,0 +1,155 @@
+"""One stage of a run: what begins afresh with it, and what a checkpoint of it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from ..data.loader import Batch, Loader
+from ..data.samplers import LongTailSampler
+from ..methods.base import Stage, Step
+from ..models.classifier import Classifier
+from ..models.heads import make_head
+from .config import TrainConfig
+from .learner import Learner
+from .optim import make_optimizer, make_schedule
+from .regulariser import Regulariser
+from .setup import Pieces
+
+
+class StageRun:
+    """Everything that begins afresh with a stage. ``state`` of a checkpoint, if given, is put back before wrapping."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        config: TrainConfig,
+        pieces: Pieces,
+        regulariser: Regulariser | None,
+        generator: torch.Generator,
+        state: dict[str, Any] | None,
+    ) -> None:
+        self.config, self.pieces, self.accelerator = config, pieces, pieces.accelerator
+        self.model, self.method, self.generator = pieces.model, pieces.method, generator
+        self.optim = replace(config.optim, **dict(stage.optim))
+        epochs = self.optim.epochs if stage.epochs is None else stage.epochs
+        streams = self.method.streams(stage)
+        self.loaders = {name: self._loader(place, how, epochs) for place, (name, how) in enumerate(streams.items())}
+        self.main = self.loaders["main"]
+        self.per_epoch = -(-len(self.main) // self.optim.accumulation)
+        if stage.fresh_head and state is None:
+            old = self.model.head
+            self.model.head = make_head(type(self.method).head, int(old.in_features), int(old.out_features))  # type: ignore[arg-type]
+        self.model.freeze_backbone(stage.train == "head")
+        learner = Learner(self.model, self.method)
+        optimizer = make_optimizer(learner, self.optim)
+        self.schedule = make_schedule(optimizer, self.optim, epochs * self.per_epoch, self.per_epoch)
+        self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, optimizer, generator)
+        self.car = regulariser if regulariser is not None and regulariser.runs_in(stage) else None
+        if self.car is not None:
+            self.car.car.reset()
+            self.car.to(self.accelerator.device)
+        self.average: AveragedModel | None = None
+        if self.optim.ema:
+            rule = get_ema_multi_avg_fn(self.optim.ema)  # type: ignore[no-untyped-call]
+            self.average = AveragedModel(self.model, self.accelerator.device, multi_avg_fn=rule, use_buffers=True)
+        self.sums: dict[str, Tensor] = {}
+        if state is not None:
+            self._restore(state, learner, optimizer)
+        self.learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
+        self.step.optimizer = self.optimizer
+
+    def current(self) -> Classifier:
+        """The model as it stands: the average of the weights where one is kept."""
+        if self.average is None:
+            return self.model
+        averaged: Classifier = self.average.module  # type: ignore[assignment]
+        return averaged
+
+    def groups(self) -> Iterator[list[dict[str, Batch]]]:
+        """The micro-batches of each optimiser step. The main stream ends the epoch; the others go on for ever."""
+        others = {name: _endless(loader) for name, loader in self.loaders.items() if name != "main"}
+        group: list[dict[str, Batch]] = []
+        for batch in self.main:
+            group.append({"main": batch} | {name: next(stream) for name, stream in others.items()})
+            if len(group) == self.optim.accumulation:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Sums over the epoch, kept on the device: a mean is not worth a wait."""
+        value = value.detach().double()
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def figures(self) -> dict[str, float]:
+        count = float(self.sums["count"]) if "count" in self.sums else 1.0
+        means = {name: float(value) / count for name, value in self.sums.items() if name != "count"}
+        return means | {"lr": float(self.optimizer.param_groups[0]["lr"])}
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        scaler = self.accelerator.scaler
+        return {
+            "learner": self.accelerator.unwrap_model(self.learner).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "car": self.car.state_dict() if self.car is not None else None,
+            "average": self.average.state_dict() if self.average is not None else None,
+            "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
+            "generator": self.generator.get_state(),
+            "sums": {name: value.cpu() for name, value in self.sums.items()},
+            "index": self.step.index,
+        }
+
+    def _restore(self, state: dict[str, Any], learner: Learner, optimizer: torch.optim.Optimizer) -> None:
+        learner.load_state_dict(state["learner"])
+        learner.to(self.accelerator.device)
+        optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.car is not None:
+            self.car.load_state_dict(state["car"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        for name, loader in self.loaders.items():
+            loader.load_state_dict(state["loaders"][name])
+        self.generator.set_state(state["generator"])
+        self.sums = {name: value.to(self.accelerator.device) for name, value in state["sums"].items()}
+        self.step.index = state["index"]
+
+    def _loader(self, place: int, how: str, epochs: int) -> Loader:
+        world = self.accelerator.num_processes
+        micro, rest = divmod(self.optim.batch_size, world * self.optim.accumulation)
+        if rest or not micro:
+            raise ValueError(
+                f"--batch-size {self.optim.batch_size} must be a multiple of {world} processes times "
+                f"{self.optim.accumulation} micro-batches."
+            )
+        data = self.pieces.splits["train"]
+        seed = self.config.seed + 1_000_003 * place  # streams of their own
+        return Loader(
+            data,
+            self.pieces.inputs(),
+            batch_size=micro,
+            sampler=LongTailSampler(data.labels, how, seed=seed, epochs=epochs, num_classes=len(data.names)),
+            views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset),
+            workers=self.config.workers,
+            seed=seed,
+            rank=self.accelerator.process_index,
+            world_size=world,
+            device=self.accelerator.device,
+        )
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
