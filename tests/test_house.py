@@ -207,7 +207,8 @@ def test_losses_need_torch_and_numpy_only(name):
 
 def run(*arguments, path=None):
     """A fresh Python; warnings are errors there too."""
-    environment = {**os.environ, "PYTHONPATH": str(path)} if path else os.environ
+    places = [str(place) for place in (path, SOURCE.parent) if place]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         env=environment, capture_output=True, text=True, timeout=60, check=False,

@@ -51,7 +51,7 @@ assert ops.missing() == []
 assert torch.ops.torchvision.nms and torch.ops.torchvision.qnms
 image = torchvision.transforms.v2.functional.horizontal_flip(torch.arange(6).view(1, 2, 3))
 assert image.tolist() == [[[2, 1, 0], [5, 4, 3]]]
-assert timm.create_model("resnet18", num_classes=2)(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
+assert timm.create_model("resnet18", num_classes=2).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
 """)
 
 

@@ -9,11 +9,10 @@ from typing import Literal
 
 import tyro
 
-from ..data.manifest import Manifest
-from ..models.weights import read_weights
-from ..training.config_io import read_yaml
+from ..data.load import load
 from ..training.evaluate import evaluate
-from ..training.setup import make_pieces, make_preset
+from ..training.setup import make_accelerator
+from ..training.trained import load_trained
 from .console import ConsoleReporter, make_console, show_results
 
 
@@ -33,24 +32,21 @@ class Evaluate:
 
 def run(arguments: list[str]) -> None:
     options = tyro.cli(Evaluate, prog="spectail evaluate", args=arguments)
-    if not (options.run / "model.safetensors").is_file():
-        raise FileNotFoundError(f"{options.run} holds no finished run: model.safetensors is missing.")
-    config = read_yaml(options.run / "config.yaml")
-    root = options.root if options.root is not None else config.data.root
-    config = replace(config, data=replace(config.data, root=root), device=options.device, probe=False, trackers=())
+    trained = load_trained(options.run)
+    config = replace(trained.config, device=options.device, trackers=())
     console = make_console(stderr=options.json)
-    bare = replace(config, model=replace(config.model, init=None, pretrained=False))  # the run has the weights
-    pieces = make_pieces(bare, ConsoleReporter(console, quiet=options.json))
-    preset = make_preset(config, pieces.data)  # with the normalisation that the run was trained with
-    Manifest.load(options.run / "manifest.json").require_same(pieces.data.manifest, f"the run in {options.run}")
-    if options.split not in pieces.splits:
+    reporter = ConsoleReporter(console, quiet=options.json)
+    root = options.root if options.root is not None else config.data.root
+    data = load(replace(config.data, root=root), track=reporter.track)
+    trained.manifest.require_same(data.manifest, f"the run in {options.run}")
+    split = {"test": data.test, "val": data.val, "train": data.train}[options.split]
+    if split is None:
         raise ValueError(f"the run in {options.run} has no {options.split} split.")
-    pieces.model.load_state_dict(read_weights(options.run / "model.safetensors"))
-    model = pieces.method.inference(pieces.model).to(pieces.accelerator.device)
-    data, counts = pieces.splits[options.split], pieces.data.counts
+    accelerator = make_accelerator(config)
     found, _ = evaluate(
-        model, data, preset, counts, pieces.accelerator, convention=config.data.groups, workers=config.workers
-    )
+        trained.model.to(accelerator.device), split, trained.preset, data.counts, accelerator,
+        convention=config.data.groups, workers=config.workers,
+    )  # fmt: skip
     if options.json:
         print(json.dumps(found, indent=1))
     else:

@@ -14,6 +14,8 @@ COMMANDS = {
     "compare": ("compare", "several methods and seeds on one data set, in one table"),
     "evaluate": ("evaluate", "measure the model of a run again"),
     "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
+    "predict": ("predict", "the most likely classes of new images"),
+    "export": ("export", "the model of a run as one file"),
     "list": ("list_command", "what there is: data sets, methods, models"),
 }
 USAGE = """usage: spectail COMMAND [options]

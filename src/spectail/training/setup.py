@@ -73,7 +73,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
         raise ValueError(f"{config.method} works on images and cannot be used in probe mode.")
     torch.manual_seed(config.seed)
     method = method_type(data.counts, config.options, epochs=config.optim.epochs)
-    transforms = make_preset(config, data)
+    transforms = make_preset(config, data.transform)
     size = transforms.size if config.model.img_size is None else config.model.img_size
     built, report = build_model(replace(config.model, img_size=size), len(data.counts), method_type.head)
     if report is not None:
@@ -95,10 +95,8 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
 
 
-def make_preset(config: TrainConfig, data: Data) -> Preset:
-    """The transform. A checkpoint's own normalisation is used when there is a checkpoint."""
+def make_preset(config: TrainConfig, usual: str) -> Preset:
+    """The transform, ``usual`` unless the run names one. With a checkpoint its own normalisation is used."""
     has_weights = config.model.pretrained or config.model.init is not None
     declared = config.model.model not in MODELS and has_weights and config.normalization == "model"
-    return preset(
-        config.transform or data.transform, size=config.model.img_size, model=config.model.model if declared else None
-    )
+    return preset(config.transform or usual, size=config.model.img_size, model=config.model.model if declared else None)
