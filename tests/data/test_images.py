@@ -305,7 +305,7 @@ def test_broken_images_are_named(tmp_path):
         files.read(1)
     with pytest.raises(BrokenImage, match=r"^class 2/bild-ü-2.png is no image that can be read\."):
         files.read(2)
-    with pytest.raises(BrokenImage, match=r"^class 0/bild-ü-3.png does not exist below /"):
+    with pytest.raises(BrokenImage, match=r"^class 0/bild-ü-3.png does not exist below the root"):
         files.read(3)
     packed = as_packed(tmp_path)
     packed = PackedImages(packed.data, packed.starts, np.where(np.arange(9) == 4, 30, packed.sizes))

@@ -334,7 +334,7 @@ def test_validation_is_held_out(three, options, kept, held):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"val_per_class": 3}, "3 images per class leaves class 2 with none to train on: it has 3"),
+        ({"val_per_class": 3}, "3 images of each class leaves class 2 .*none to train on: it has 3"),
         ({"val_per_class": -1}, "must not be negative; got -1"),
         ({"val_fraction": 1.0}, r"must lie in \[0, 1\); got 1"),
         ({"val_fraction": -0.1}, r"must lie in \[0, 1\); got -0.1"),

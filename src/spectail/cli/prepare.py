@@ -52,7 +52,10 @@ def run(arguments: list[str]) -> None:
     path = folder / "manifest.json"
     again = path.exists() and not config.overwrite
     if again:
-        Manifest.load(path).require_same(manifest, str(path))
+        try:
+            Manifest.load(path).require_same(manifest, str(path))
+        except ValueError as error:
+            raise ValueError(f"{error} --overwrite replaces it; --output puts the new one elsewhere.") from None
     manifest.save(path)
     class_counts.save(folder / "class_counts.png", manifest.counts, config.groups, name_of(manifest))
     if config.json:

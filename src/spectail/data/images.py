@@ -90,7 +90,7 @@ class Images(ABC):
 class ArrayImages(Images):
     """Pixels (N, H, W, 3), uint8."""
 
-    def __init__(self, pixels: NDArray[np.uint8], names: Texts | None = None) -> None:
+    def __init__(self, pixels: NDArray[np.uint8], names: Texts | NamesOf | None = None) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
             raise ValueError(f"pixels must be uint8 (N, H, W, 3); got {pixels.dtype} {pixels.shape}.")
         self.pixels = pixels
@@ -149,7 +149,7 @@ class FileImages(EncodedImages):
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            raise BrokenImage(f"does not exist below {self.root}") from None
+            raise BrokenImage("does not exist below the root") from None
         except OSError as error:
             raise BrokenImage(f"cannot be opened ({error.strerror})") from None
 
@@ -225,6 +225,19 @@ def _stat(path: Path) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return stat.st_size, stat.st_mtime_ns
+
+
+class NamesOf:
+    """The names of images that are now held elsewhere."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+
+    def __getitem__(self, position: int) -> str:
+        return self.images.name(position)
+
+    def take(self, indices: NDArray[np.int64]) -> NamesOf:
+        return NamesOf(self.images.take(indices))
 
 
 class Texts:

@@ -54,6 +54,11 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     source = entry.open(config)
     notes = list(source.notes)
     train, test, val = source.train, source.test, source.val
+    if len(train.names) < 2:
+        raise ValueError(f"{config.dataset} has one class, {train.names[0]!r}; a classifier needs two or more.")
+    train.counts.groups(config.groups)  # an impossible convention is said before any work
+    if test is None and not config.test_fraction:
+        raise ValueError(f"{config.dataset} has no test set, and --test-fraction is 0. Hold some images out for it.")
     if test is None:
         train, test = _held_out(train, fraction=config.test_fraction, per_class=0, seed=config.data_seed)
         notes.append(f"the test set is {config.test_fraction:.0%} of each class, held out: the data has none")
@@ -115,7 +120,7 @@ def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, d
         wanted = [0] * len(sizes)
         for label, count in zip(places, ruled, strict=True):
             wanted[label] = count
-        rule |= {"profile": config.profile, "imbalance": imbalance, "largest": max(wanted), "order": order}
+        rule |= {"profile": config.profile, "imbalance": float(imbalance), "largest": max(wanted), "order": order}
         if config.cap or entry.cap:
             rule["capped"] = [label for label, (want, have) in enumerate(zip(wanted, available.tolist(), strict=True))
                               if want > have]  # fmt: skip
@@ -126,7 +131,7 @@ def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, d
 
 
 def _held_out(train: ImageSet, *, fraction: float, per_class: int, seed: int) -> tuple[ImageSet, ImageSet]:
-    held = longtail.hold_out(train.labels, len(train.names), fraction=fraction, per_class=per_class, seed=seed)
+    held = longtail.hold_out(train.labels, train.names, fraction=fraction, per_class=per_class, seed=seed)
     if not held.any():
         raise ValueError(
             f"nothing can be held out: a fraction of {fraction:g} takes no image from classes of "
@@ -156,7 +161,11 @@ def _settle(
     lost = next((label for label, n in enumerate(done["train"][0].counts.tolist()) if not n), None)
     if lost is not None:
         raise ValueError(f"{splits['train'].counts.describe(lost)} has no training image left without its broken ones.")
-    broken = {name: list(result.broken) for name, (_, result) in done.items() if result.broken}
+    broken = {
+        name: [text.split(". Replace")[0] for text in result.broken]
+        for name, (_, result) in done.items()
+        if result.broken
+    }
     checks: dict[str, Any] = {"read": _how_much(config, done), "broken": broken}
     checks["duplicates"] = _duplicates({name: result.contents for name, (_, result) in done.items()}, done)
     return done, checks

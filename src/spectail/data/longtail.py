@@ -137,7 +137,7 @@ def select(
 
 
 def hold_out(
-    labels: NDArray[np.int64], num_classes: int, *, fraction: float = 0.0, per_class: int = 0, seed: int = 0
+    labels: NDArray[np.int64], names: Sequence[str], *, fraction: float = 0.0, per_class: int = 0, seed: int = 0
 ) -> NDArray[np.bool_]:
     """A mask of images to hold out of a training set, by class: a fraction, or the same number of each.
 
@@ -154,13 +154,13 @@ def hold_out(
     if not fraction and not per_class:
         return held
     generator = np.random.default_rng([seed, 1])
-    order, bounds = by_class(labels, num_classes)
-    for label in range(num_classes):
+    order, bounds = by_class(labels, len(names))
+    for label, name in enumerate(names):
         members = order[bounds[label] : bounds[label + 1]]
         if per_class and len(members) <= per_class:
             raise ValueError(
-                f"holding out {per_class} images per class leaves class {label} with none to train on: it has "
-                f"{len(members)}. Hold out fewer, or a fraction."
+                f"holding out {per_class} images of each class leaves class {label} ({name!r}) none to train on: it "
+                f"has {len(members)}. Hold out fewer, or a fraction."
             )
         count = per_class or min(max(round(len(members) * fraction), 1), len(members) - 1)
         held[generator.permutation(members)[:count]] = True

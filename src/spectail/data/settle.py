@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images
+from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images, NamesOf
 from .storage import cached_array
 
 SMALL = 64  # pixels a side: images up to this size are held in memory
@@ -99,8 +99,8 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Set
     kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
     pixels = pixels[kept] if broken else pixels
     texts = tuple(broken[index] for index in sorted(broken))
-    names = images.paths.take(kept) if isinstance(images, FileImages) else None
-    return Settled(ArrayImages(pixels, names), kept, texts, _digests(pixels))
+    left = ArrayImages(pixels, NamesOf(images.take(kept) if broken else images))
+    return Settled(left, kept, texts, _digests(pixels))
 
 
 class _UnequalSizes(Exception):
@@ -150,7 +150,7 @@ def _missing(images: EncodedImages) -> list[str]:
             except OSError:
                 listed[folder] = set()
         if name not in listed[folder]:
-            missing.append(f"{path} does not exist below {images.root}")
+            missing.append(f"{path} does not exist below the root")
     return missing
 
 

@@ -20,13 +20,17 @@ def open_source(config: DataConfig) -> Source:
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
         raise FileNotFoundError(f"{config.dataset}: {root} {what}; expected one folder per class in it.")
-    present = {entry.name.lower(): entry for entry in root.iterdir() if entry.is_dir() and _is_split(entry)}
+    folders = {entry.name: entry for entry in sorted(root.iterdir()) if entry.is_dir() and entry.name[0] != "."}
+    present = {name.lower(): entry for name, entry in folders.items() if _is_split(entry)}
     splits = {split: present[name] for split, words in SPLITS.items() for name in words if name in present}
     if "train" not in splits:
+        if splits and len(splits) == len(folders):
+            raise FileNotFoundError(f"{root} has {' and '.join(sorted(splits))} but no train folder.")
         return Source(read_folder(root))  # class folders only: the test set is held out
     train = read_folder(splits["train"])
     others = {split: read_folder(folder, train.names) for split, folder in splits.items() if split != "train"}
-    notes = []
+    stray = [name for name, folder in folders.items() if folder not in splits.values()]
+    notes = [f"folders beside train are not read: {', '.join(stray[:3])}"] if stray else []
     if "test" not in others and "val" in others:
         others["test"] = others.pop("val")
         notes.append(f"the folder {splits['val'].name} is used as test set: there is no test folder")

@@ -7,6 +7,7 @@ are fine.
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 from array import array
@@ -66,7 +67,9 @@ class _NotNumbers(Exception):
 def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
     data, ends, numbers, words = bytearray(), array("q"), array("q"), []
     first, commas = True, False
-    with path.open("rb") as file:
+    content = path.read_bytes()
+    plain = content.isascii() and b"\\" not in content and b"\0" not in content  # then no path needs a look
+    with io.BytesIO(content) as file:
         for number, raw in enumerate(file, start=1):
             line = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
             if not line or line.startswith(b"#"):
@@ -80,14 +83,14 @@ def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
             try:
                 name, label = fields
                 name, label = name.rstrip(b" \t,").strip(b'"'), label.strip(b' \t"')
-                if not name.isascii():
+                if not plain:
                     name.decode()
-                if not name or b"\0" in name or b"\\" in name:
+                if not name or not (plain or (b"\0" not in name and b"\\" not in name)):
                     raise ValueError
                 if names:
                     words.append(label.decode())
                 else:
-                    numbers.append(int(label) if label.removeprefix(b"-").isdigit() else int(b""))
+                    numbers.append(int(label) if label.isdigit() else _negative(label))
             except (ValueError, OverflowError) as error:
                 if not names and len(fields) == 2 and not isinstance(error, OverflowError | UnicodeError):
                     raise _NotNumbers from None  # once more with names; if the path is at fault, it will be said then
@@ -100,6 +103,11 @@ def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
         _check_words(words, path)
     labels = np.array(words) if names else np.frombuffer(numbers, dtype=np.int64)
     return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), labels
+
+
+def _negative(label: bytes) -> int:
+    """A negative number, which is refused later in better words; int() alone would also take 1_0."""
+    return -int(label[1:]) if label[:1] == b"-" and label[1:].isdigit() else int(b"")
 
 
 def _fields(line: bytes) -> list[bytes]:

@@ -1,0 +1,10 @@
+"""No test or doctest touches the user's cache: all of them share one that goes with the session."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECTAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -1,0 +1,142 @@
+"""Tiny runs for the tests of the engine: settings, networks without batch norm, and comparison of run folders."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from spectail.models.build import MODELS
+from spectail.training.config_io import from_dict
+from spectail.training.reporter import Reporter
+
+DATA = {"dataset": "glyphs-lt", "num_classes": 6, "max_per_class": 24, "imbalance": 6}
+FLAGS = ("--dataset", "glyphs-lt", "--num-classes", "6", "--max-per-class", "24", "--imbalance", "6",
+         "--batch-size", "16", "--epochs", "2", "--device", "cpu", "--workers", "0")  # fmt: skip
+IMAGES = 68
+
+
+class Tiny(nn.Module):
+    """Pooled pixels and one layer: fast, without batch norm."""
+
+    num_features = 24
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 24), nn.LayerNorm(24), nn.ReLU(), nn.Dropout(dropout)
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class TinyNorm(Tiny):
+    """The same with batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers[3] = nn.BatchNorm1d(24)
+
+
+TINY = {
+    "tiny": ("pooled pixels", lambda options: Tiny()),
+    "tiny-dropout": ("with dropout", lambda options: Tiny(0.5)),
+    "tiny-norm": ("with batch norm", lambda options: TinyNorm()),
+}
+
+
+def register():
+    MODELS.update(TINY)
+
+
+def settings(output, **changes):
+    """A run of two epochs of five steps, the last one of four images; nested names as in `optim__lr`."""
+    content = {
+        "data": dict(DATA), "model": {"model": "tiny"}, "optim": {"epochs": 2, "batch_size": 16, "lr": 1e-2},
+        "device": "cpu", "workers": 0, "output": str(output),
+    }  # fmt: skip
+    for name, value in changes.items():
+        place, _, inner = name.partition("__")
+        if inner:
+            content.setdefault(place, {})[inner] = value
+        else:
+            content[place] = value
+    return from_dict(content)
+
+
+class Stop(Exception):
+    """The moment a test cuts a run off."""
+
+
+class StopAt(Reporter):
+    """Raises after a number of optimiser steps (before they are saved), or at the end of an epoch (after)."""
+
+    def __init__(self, steps=None, epochs=None):
+        self.steps, self.epochs = steps, epochs
+
+    def step(self, done, figures):
+        if self.steps is not None:
+            self.steps -= 1
+            if self.steps == 0:
+                raise Stop
+
+    def end_epoch(self, entry):
+        if self.epochs is not None:
+            self.epochs -= 1
+            if self.epochs == 0:
+                raise Stop
+
+
+class Losses(Reporter):
+    """Keeps what the loop tells."""
+
+    def __init__(self):
+        self.lines, self.entries, self.steps = [], [], 0
+
+    def start(self, text):
+        self.lines.append(text)
+
+    def step(self, done, figures):
+        self.steps += 1
+
+    def end_epoch(self, entry):
+        self.entries.append(entry)
+
+
+def shake():
+    """Another state of every generator, as a new process would have."""
+    torch.manual_seed(987)
+    random.seed(987)
+    np.random.seed(987)  # noqa: NPY002
+
+
+def results(folder):
+    content = json.loads((Path(folder) / "results.json").read_text())
+    content.pop("seconds")
+    return content
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("images_per_second")
+    return lines
+
+
+def predictions(folder):
+    with np.load(Path(folder) / "predictions.npz") as found:
+        return dict(found)
+
+
+def assert_same(a, b):
+    """Two run folders, bit for bit, times apart."""
+    assert metrics(a) == metrics(b)
+    assert (Path(a) / "model.safetensors").read_bytes() == (Path(b) / "model.safetensors").read_bytes()
+    assert results(a) == results(b)
+    first, second = predictions(a), predictions(b)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])

@@ -1,0 +1,163 @@
+"""Two processes with half batches are one process with whole ones; resuming and the launchers work on two as well."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from training.runs import FLAGS, assert_same, metrics, predictions, results, settings
+
+from spectail.data import load
+from spectail.training.loop import train
+
+HERE = Path(__file__).parent
+CAR = {"method": "car"}
+RUNS = {
+    "ce": {},
+    "ragged": {"optim__batch_size": 10},  # 68 = 6 * 10 + 8
+    "uneven": {"optim__batch_size": 20, "data__imbalance": 10},  # an odd last batch: the ranks hold different numbers
+    "car": CAR,
+    "car-uneven": CAR | {"optim__batch_size": 20, "data__imbalance": 10},
+    "classwise": CAR | {"car__preset": "classwise"},
+    "balanced": {"method": "balanced-softmax", "optim__clip": 0.5, "optim__ema": 0.7},
+    "accumulation": {"optim__accumulation": 2, "optim__batch_size": 32},
+    "probe": {"probe": True, "method": "car"},
+}
+# Transformed one by one: the draws for a batch in memory follow from its size.
+SGD = {"optim__optimizer": "sgd", "optim__lr": 0.1, "transform": "cifar-strong"}
+NORM = {"model__model": "tiny-norm"}
+DROPOUT = CAR | {"model__model": "tiny-dropout", "optim__ema": 0.8}
+
+
+def on_two(arguments, cache, timeout=100):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)],
+        env=os.environ | {"SPECTAIL_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory, shared_cache):
+    """All runs on two processes, under one launch."""
+    folder = tmp_path_factory.mktemp("two")
+    jobs = [(str(folder / name), changes) for name, changes in RUNS.items()]
+    jobs += [(str(folder / "norm"), NORM), (str(folder / "norm-ema"), NORM | {"optim__ema": 0.8})]
+    jobs += [
+        (str(folder / "whole"), DROPOUT),
+        (str(folder / "cut"), DROPOUT | {"checkpoint_every": 1, "stop": 4}),
+        (str(folder / "cut"), DROPOUT | {"checkpoint_every": 1, "resume": True}),
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    on_two([HERE / "rank_runs.py", folder / "jobs.json"], shared_cache)
+    return folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_are_one(name, two, tmp_path):
+    train(settings(tmp_path / "one", **RUNS[name]))
+    one, both = load_file(tmp_path / "one" / "model.safetensors"), load_file(two / name / "model.safetensors")
+    assert one.keys() == both.keys()
+    for key in one:
+        np.testing.assert_allclose(both[key], one[key], rtol=1e-4, atol=2e-5, err_msg=key)
+    np.testing.assert_allclose(
+        predictions(two / name)["logits"], predictions(tmp_path / "one")["logits"], rtol=1e-3, atol=1e-4
+    )
+    alone, together = results(tmp_path / "one"), results(two / name)
+    assert alone.keys() == together.keys()
+    assert together["phases"] == alone["phases"]
+    assert together["identity"] == alone["identity"]
+    assert together["nll"] == pytest.approx(alone["nll"], rel=1e-4)
+    assert together["overall"] == pytest.approx(alone["overall"], abs=0.5)
+
+
+def test_uneven_case_is_uneven():
+    data = load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=10)
+    assert len(data.train) % 20 % 2 == 1
+
+
+@pytest.mark.parametrize("name", ["ce", "ragged", "uneven", "car"])
+def test_logged_figures_are_those_of_all_processes(name, two, tmp_path):
+    train(settings(tmp_path / "one", **RUNS[name]))
+    for alone, together in zip(metrics(tmp_path / "one"), metrics(two / name), strict=True):
+        assert together.keys() == alone.keys()
+        for key in alone:
+            assert together[key] == (pytest.approx(alone[key], rel=1e-4) if key != "stage" else alone[key]), key
+
+
+@pytest.mark.parametrize("name", ["norm", "norm-ema"])
+def test_every_process_evaluates_the_model_that_is_saved(name, two, tmp_path, shared_cache):
+    """Batch norm keeps statistics on each process; the ones that are saved must be the ones that were measured."""
+    import torch
+
+    from spectail.training.reporter import Reporter
+    from spectail.training.setup import make_pieces
+
+    pieces = make_pieces(settings(tmp_path / "unused", **NORM), Reporter())
+    pieces.model.load_state_dict(load_file(two / name / "model.safetensors"))
+    data = load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).test
+    from spectail.data.loader import Loader
+
+    with torch.no_grad():
+        logits = torch.cat([pieces.model.eval()(batch.images) for batch in Loader(data, pieces.preset, batch_size=256)])
+    np.testing.assert_allclose(predictions(two / name)["logits"], logits, rtol=1e-4, atol=1e-5)
+
+
+def test_resumed_on_two_is_uninterrupted_on_two(two):
+    assert_same(two / "whole", two / "cut")
+    kept = {path.name for path in (two / "cut" / "checkpoints" / "step-00000010").iterdir()}
+    assert kept == {"state.pt", "rank-0.pt", "rank-1.pt", "digests.json"}
+
+
+def test_accumulation_is_one_batch(tmp_path):
+    """Micro-batches of 8 against batches of 16; 68 images, so that the last step has 4 images in one micro-batch."""
+    changes = SGD
+    train(settings(tmp_path / "one", **changes))
+    train(settings(tmp_path / "parts", optim__accumulation=2, **changes))
+    one, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "parts"))
+    for key in one:
+        np.testing.assert_allclose(parts[key], one[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+def test_accumulation_with_a_ragged_last_group(tmp_path):
+    """68 = 2 * 26 + 16: micro-batches of 13, the last group is 13 and 3 images."""
+    changes = SGD | {"optim__epochs": 2, "optim__batch_size": 26}
+    train(settings(tmp_path / "one", **changes))
+    train(settings(tmp_path / "parts", optim__accumulation=2, **changes))
+    one, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "parts"))
+    for key in one:
+        np.testing.assert_allclose(parts[key], one[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+def test_torchrun_command_line(tmp_path, shared_cache):
+    """`torchrun -m spectail train` prints once, and its figures are those of one process."""
+    arguments = [*FLAGS, "--car", "--model", "small-vit", "--patch-size", "8", "--epochs", "1"]
+    done = on_two(["-m", "spectail", "train", *arguments, "--output", tmp_path / "both"], shared_cache)
+    assert done.stdout.count("results in") == 1
+    from spectail.cli.train_flags import parse
+
+    train(parse([*arguments, "--output", str(tmp_path / "one")], "spectail train", ""))
+    one, both = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "both"))
+    for key in one:
+        np.testing.assert_allclose(both[key], one[key], rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def test_accelerate_launch(tmp_path, shared_cache):
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+         "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
+         "--epochs", "1", "--quiet", "--output", str(tmp_path / "run")],
+        env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert results(tmp_path / "run")["phases"] == {"train": 5}
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints" / "step-00000005").iterdir()}
+    assert "rank-1.pt" in kept
+    assert done.stdout.count("results in") == 1
