@@ -13,11 +13,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Four methods on the embedded data set, two at a time with one thread each.
 demo: $(READY)
-	$(BIN)/python examples/blobs.py
+	$(BIN)/spectail compare --preset demo --device cpu --jobs 2 --threads 1 --output runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -26,6 +27,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/car_step.py
+	$(BIN)/python benchmarks/batch_path.py
+	$(BIN)/python benchmarks/data_sets.py
+	$(BIN)/python benchmarks/loop.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 from spectail import ClassCounts, MixedTarget
 from spectail.losses import BalancedSoftmaxLoss, CrossEntropyLoss
+from spectail.losses.base import LabelLoss
 
 # Fixture F of the oracles: three classes of 100, 20 and 5 images
 COUNTS = [100, 20, 5]
@@ -28,7 +29,7 @@ def random_logits(count, classes, seed=0, dtype=torch.float64):
 
 
 def near(value, wanted, limit=1e-12):
-    torch.testing.assert_close(value, wanted.to(value), rtol=limit, atol=limit)
+    torch.testing.assert_close(value.double(), wanted.double(), rtol=limit, atol=limit)
 
 
 # Balanced Softmax
@@ -285,6 +286,17 @@ def test_at_least_single_precision_inside(make):
     near(make()(rounded, target), wanted, 2e-2)
     assert make()(logits.double(), target).dtype == torch.float64
     near(wanted, make()(logits.double(), target), 1e-6)
+
+
+def test_a_loss_with_products_inside_keeps_single_precision():
+    class Product(LabelLoss):
+        def costs(self, logits):
+            return logits @ torch.full((3, 3), 1 / 3)
+
+    logits, target = random_logits(16, 3, dtype=torch.float32), torch.arange(16) % 3
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (logits @ torch.eye(3)).dtype == torch.bfloat16
+        near(Product()(logits, target), logits.mean(), 1e-6)
 
 
 @maker

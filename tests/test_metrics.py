@@ -129,11 +129,11 @@ def test_calibration_error_equals_that_of_torchmetrics(classes, seed):
     assert measured(logits, target, [5] * classes).compute()["ece"] == close(100 * float(wanted), rel=1e-5)
 
 
-def test_calibration_bins_are_closed_above():
-    """Confidences 3/5 and 1: the first lies in bin 9 of 15, whose upper end it is, and not in bin 10 with 0.62."""
-    logits = torch.tensor([[0.6, 0.4], [0.62, 0.38], [0.6, 0.4]], dtype=torch.float64).log()
+def test_calibration_error_by_hand():
+    """The bins meet at 9/15: confidences 0.59 and 0.58 share one, 0.61 has its own; certainty belongs to the last."""
+    logits = torch.tensor([[0.59, 0.41], [0.61, 0.39], [0.58, 0.42]], dtype=torch.float64).log()
     result = measured(logits, torch.tensor([0, 1, 1]), [5, 5]).compute()
-    assert result["ece"] == close(100 * (abs(0.6 + 0.6 - 1) + 0.62) / 3)
+    assert result["ece"] == close(100 * (abs(0.59 + 0.58 - 1) + 0.61) / 3)
     sure = measured(torch.tensor([[1000.0, 0.0]] * 2), torch.tensor([0, 1]), [5, 5]).compute()
     assert sure["ece"] == close(50.0)
 

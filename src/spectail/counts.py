@@ -171,16 +171,16 @@ class ClassCounts:
 CountsLike: TypeAlias = ClassCounts | Iterable[float] | Tensor
 
 
-def as_counts(counts: CountsLike, on_empty: str = "error") -> ClassCounts:
+def as_counts(
+    counts: CountsLike, on_empty: str = "error", advice: str = "Drop it or pass on_empty='ignore'."
+) -> ClassCounts:
     """Whatever a user passes as ``class_counts``, checked: empty classes are refused unless ``on_empty='ignore'``."""
     if on_empty not in ("error", "ignore"):
         raise ValueError(f"on_empty must be 'error' or 'ignore', got {on_empty!r}.")
     result = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
     if on_empty == "error" and bool((result.counts == 0).any()):
         empty = int((result.counts == 0).nonzero()[0])
-        raise ValueError(
-            f"class_counts must be positive; {result.describe(empty)} has 0 images. Drop it or pass on_empty='ignore'."
-        )
+        raise ValueError(f"class_counts must be positive; {result.describe(empty)} has 0 images. {advice}")
     return result
 
 

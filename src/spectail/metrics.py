@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .counts import CountsLike, as_counts
 from .spectral import top_singular
+from .targets import check_finite
 
 BINS = 15
 
@@ -72,8 +73,15 @@ class Metrics(nn.Module):
         size = len(self.counts)
         if logits.ndim != 2 or logits.shape[1] != size:
             raise ValueError(f"logits must have shape (N, {size}); got {tuple(logits.shape)}.")
+        target = self._labels("target", target)
+        if len(target) != len(logits):
+            raise ValueError(
+                f"target must have shape ({len(logits)},) to go with the logits; got {tuple(target.shape)}."
+            )
+        check_finite(logits)
         log_prob = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log_softmax(1)
-        confidence, predicted = log_prob.exp().max(1)
+        predicted = logits.argmax(1)  # of the logits: softmax rounds close ones to a tie
+        confidence = log_prob.gather(1, predicted[:, None]).squeeze(1).exp()
         self.update_predicted(predicted, target)
         right = (predicted == target).double()
         place = (confidence.double() * BINS).ceil().long().clamp_(1, BINS) - 1  # bins are open below, closed above
@@ -88,14 +96,23 @@ class Metrics(nn.Module):
     def update_predicted(self, predicted: Tensor, target: Tensor) -> None:
         """Add a batch of predicted classes; without logits there is no calibration."""
         size = len(self.counts)
-        for name, labels in (("predicted", predicted), ("target", target)):
-            if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < size:
-                raise ValueError(
-                    f"{name} must lie in [0, {size}); got {int(labels.min())} to {int(labels.max())}. "
-                    "Do the model and the data have the same classes?"
-                )
+        predicted, target = self._labels("predicted", predicted), self._labels("target", target)
+        if len(predicted) != len(target):
+            raise ValueError(f"predicted and target must have one shape (N,); got {len(predicted)} and {len(target)}.")
         ones = torch.ones_like(target, dtype=torch.int32)
         self.confusion.view(-1).index_add_(0, predicted * size + target, ones)
+
+    def _labels(self, name: str, labels: Tensor) -> Tensor:
+        """Class indices, checked, as int64."""
+        size = len(self.counts)
+        if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(f"{name} must be class indices of shape (N,); got {tuple(labels.shape)}, {labels.dtype}.")
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < size:
+            raise ValueError(
+                f"{name} must lie in [0, {size}); got {int(labels.min())} to {int(labels.max())}. "
+                "Do the model and the data have the same classes?"
+            )
+        return labels.long()
 
     def sync(self) -> None:
         """Add up the state of all processes of a distributed job; every process must call it."""

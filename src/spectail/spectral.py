@@ -330,7 +330,7 @@ class _Search:
         images = self.right[: self.size]
         # float64: in float32 LAPACK can fail to converge on a matrix this graded
         values, vectors = torch.linalg.eigh((images @ images.T).double())
-        second, first = (max(value, 0.0) for value in values[-2:].tolist())
+        second, first = (max(value, 0.0) for value in [0.0, *values.tolist()][-2:])
         return (second, first), vectors.to(images.dtype)
 
     def ritz(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -41,4 +41,4 @@ def declare(names: list[str]) -> torch.library.Library | None:
     return library
 
 
-_declared = declare(missing())
+_declared = declare(missing()) or globals().get("_declared")

@@ -1,8 +1,10 @@
 """One cache of the rendered characters for all tests of the engine, and a few tiny networks."""
 
 import pytest
-from training.runs import TINY
+from training.runs import DECOUPLED, TINY, Decoupled
 
+from spectail.methods import base
+from spectail.methods.registry import METHODS
 from spectail.models.build import MODELS
 
 
@@ -18,4 +20,6 @@ def cache(shared_cache, monkeypatch):
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
     for name, entry in TINY.items():
         monkeypatch.setitem(MODELS, name, entry)
+    monkeypatch.setitem(METHODS, "decoupled", DECOUPLED)
+    monkeypatch.setattr(base, "DecoupledOfTheTests", Decoupled, raising=False)
     return shared_cache

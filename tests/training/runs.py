@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from spectail.methods import base
+from spectail.methods.registry import METHODS, Entry
 from spectail.models.build import MODELS
 from spectail.training.config_io import from_dict
 from spectail.training.reporter import Reporter
@@ -48,8 +50,31 @@ TINY = {
 }
 
 
+class Decoupled(base.Method):
+    """All weights, then a fresh head on a frozen backbone with a second, balanced stream."""
+
+    def stages(self):
+        return [base.Stage("one"), base.Stage("two", epochs=1, train="head", fresh_head=True, optim={"lr": 0.05})]
+
+    def streams(self, stage):
+        return {"main": "instance"} if stage.name == "one" else {"main": "class-balanced", "other": "reversed"}
+
+    def loss(self, model, batches, step):
+        found = super().loss(model, batches, step)
+        if "other" not in batches:
+            return found
+        other = self.criterion(model(batches["other"].images), batches["other"].labels)
+        return found._replace(loss=(found.loss + other) / 2)
+
+
+DECOUPLED = Entry("decoupled", "of the tests", "base:DecoupledOfTheTests")
+
+
 def register():
+    """For scripts; tests have the fixture of conftest."""
     MODELS.update(TINY)
+    METHODS["decoupled"] = DECOUPLED
+    base.DecoupledOfTheTests = Decoupled
 
 
 def settings(output, **changes):

@@ -198,8 +198,8 @@ def test_options_from_a_file_and_flags(tmp_path):
 
 
 def test_wrong_flags():
-    with pytest.raises(ValueError, match="unknown method 'balanced'; did you mean balanced-softmax"):
-        flags("--method", "balanced")
+    with pytest.raises(ValueError, match="unknown method 'balanced-sofmax'; did you mean balanced-softmax"):
+        flags("--method", "balanced-sofmax")
     with pytest.raises(ValueError, match="--method needs a value"):
         flags("--epochs", 3, "--method")
     with pytest.raises(ValueError, match="--method needs a value"):

@@ -33,6 +33,7 @@ CASES = {
     "workers": STRONG | {"workers": 2, "model__model": "tiny-dropout"},
     "probe": {"probe": True, "method": "car"} | SMALL,
     "val": {"select_on": "val", "data__val_fraction": 0.25, "optim__epochs": 3, "eval_every": 2},
+    "decoupled": {"method": "decoupled", "car__enabled": True, "model__model": "tiny-norm", "optim__epochs": 1},
     "logs": {"method": "car", "log_gradient": True, "log_cm_gap": True} | SMALL,
 }
 
@@ -219,8 +220,7 @@ def test_kill_9_at_random_moments(tmp_path, cache):
         assert_same(tmp_path / "whole", tmp_path / f"killed{number}")
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
-def test_signal_saves_and_leaves(which, tmp_path, cache):
+def test_signal_saves_and_leaves(tmp_path, cache):
     output = tmp_path / "run"
     command = [sys.executable, "-m", "spectail", "train", *FLAGS, "--epochs", "200", "--method", "car"]
     process = subprocess.Popen(
@@ -230,7 +230,7 @@ def test_signal_saves_and_leaves(which, tmp_path, cache):
     end = time.monotonic() + 45
     while not (output / "metrics.jsonl").exists() and time.monotonic() < end and process.poll() is None:
         time.sleep(0.02)
-    process.send_signal(which)
+    process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stdout + stderr
     assert "--resume" in stdout + stderr
@@ -239,17 +239,18 @@ def test_signal_saves_and_leaves(which, tmp_path, cache):
     assert list((output / "checkpoints").glob("step-*"))
 
 
-def test_signal_in_an_epoch_resumes_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_signal_in_an_epoch_resumes_bit_for_bit(which, tmp_path):
     from spectail.training.signals import Interrupted
 
     class Signal(StopAt):
         def step(self, done, figures):
             self.steps -= 1
             if self.steps == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), which)
 
     changes = {"model__model": "tiny-dropout", "method": "car"}
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(which)
     train(settings(tmp_path / "whole", **changes))
     for steps, expected in ((2, 2), (5, 5), (7, 7)):
         config = settings(tmp_path / f"cut{steps}", **changes)
@@ -259,5 +260,5 @@ def test_signal_in_an_epoch_resumes_bit_for_bit(tmp_path):
         shake()
         train(config, resume=True)
         assert_same(tmp_path / "whole", config.output)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(which) is before
     assert results(tmp_path / "whole")["phases"] == {"train": 10}

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from ..data.storage import write_json
 from ..methods.registry import find_method
 from ..training.regulariser import PRESETS
 from .console import make_console, show_results
@@ -68,8 +69,7 @@ def run(arguments: list[str]) -> None:
         method: [results for name, results in found if name == method and results is not None]
         for method in config.methods
     }
-    path = config.output / "compare.json"
-    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    write_json(config.output / "compare.json", table)
     if config.json:
         print(json.dumps(table))
     else:

@@ -79,6 +79,16 @@ def _figures(entry: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def label(results: dict[str, Any]) -> str:
+    """`ce + car (classwise)`: the method, and CAR where it was put on it."""
+    car, name = results.get("car"), str(results["method"])
+    if not car:
+        return name
+    return (name if name.startswith("car") else f"{name} + car") + (
+        "" if car["preset"] == "paper" else f" ({car['preset']})"
+    )
+
+
 def show_results(console: Console, runs: dict[str, list[dict[str, Any]]]) -> None:
     """One row per method, mean and standard deviation over its runs."""
     table = Table("method", *(TITLES.get(name, name) for name in COLUMNS), "runs")

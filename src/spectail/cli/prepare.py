@@ -56,13 +56,16 @@ def run(arguments: list[str]) -> None:
             Manifest.load(path).require_same(manifest, str(path))
         except ValueError as error:
             raise ValueError(f"{error} --overwrite replaces it; --output puts the new one elsewhere.") from None
-    manifest.save(path)
+    if not again or manifest.by_content or not Manifest.load(path).by_content:  # never replace proof by less
+        manifest.save(path)
     class_counts.save(folder / "class_counts.png", manifest.counts, config.groups, name_of(manifest))
     if config.json:
         print(path.read_text(encoding="utf-8"), end="")
     elif not config.quiet:
         show(manifest, console)
     done = "the same as before" if again else "written"
+    if not manifest.by_content:
+        done += "; it goes by file names only, --check full proves the content"
     console.print(f"identity {manifest.identity}  {path} {done}", soft_wrap=True)
 
 
@@ -78,6 +81,8 @@ def name_of(manifest: Manifest) -> str:
         parts.append("first-n")
     if rule.get("seed"):
         parts.append(f"seed{rule['seed']}")
+    if manifest.options.get("num_classes"):
+        parts.append(f"{manifest.options['num_classes']}-classes")
     if "val" in manifest.splits:
         parts.append("val")
     return "-".join(parts)

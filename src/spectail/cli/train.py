@@ -6,7 +6,7 @@ import json
 
 from ..training.loop import train
 from ..training.signals import Interrupted
-from .console import ConsoleReporter, make_console, show_results
+from .console import ConsoleReporter, label, make_console, show_results
 from .train_flags import parse
 
 FLAGS = ("--resume", "--quiet", "--json")
@@ -33,5 +33,5 @@ def run(arguments: list[str]) -> None:
     if "--json" in own:
         print(json.dumps(results, indent=1))
     else:
-        show_results(console, {config.method: [results]})
-        console.print(f"results in {config.output}")
+        show_results(console, {label(results): [results]})
+        console.print(f"results in {config.output}", soft_wrap=True)

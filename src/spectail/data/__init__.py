@@ -1,25 +1,68 @@
-"""Long-tailed data: benchmarks, data of one's own, an embedded set, samplers and transforms.
+"""Long-tailed data: benchmarks, data of one's own, an embedded set, samplers, transforms and loaders.
 
 `load` gives training, validation and test sets with a manifest that proves which images they hold. Needs the ``train``
 extra: ``pip install 'spectail[train]'``.
 """
 
-from .config import DataConfig
-from .imageset import ImageSet
-from .load import Data, load
-from .longtail import exponential, pareto, step
-from .manifest import Manifest
-from .samplers import LongTailSampler, class_probabilities
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import DataConfig
+    from .features import FeatureSet
+    from .images import ArrayImages, BrokenImage
+    from .imageset import ImageSet
+    from .load import Data, load
+    from .loader import Batch, Loader
+    from .longtail import exponential, hold_out, pareto, select, step
+    from .manifest import Manifest
+    from .samplers import SAMPLERS, LongTailSampler, class_probabilities
+    from .transforms import PRESETS, Preset, Views, preset
+
+_HOMES = {
+    "config": ["DataConfig"],
+    "features": ["FeatureSet"],
+    "images": ["ArrayImages", "BrokenImage"],
+    "imageset": ["ImageSet"],
+    "load": ["Data", "load"],
+    "loader": ["Batch", "Loader"],
+    "longtail": ["exponential", "hold_out", "pareto", "select", "step"],
+    "manifest": ["Manifest"],
+    "samplers": ["SAMPLERS", "LongTailSampler", "class_probabilities"],
+    "transforms": ["PRESETS", "Preset", "Views", "preset"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "PRESETS",
+    "SAMPLERS",
+    "ArrayImages",
+    "Batch",
+    "BrokenImage",
     "Data",
     "DataConfig",
+    "FeatureSet",
     "ImageSet",
+    "Loader",
     "LongTailSampler",
     "Manifest",
+    "Preset",
+    "Views",
     "class_probabilities",
     "exponential",
+    "hold_out",
     "load",
     "pareto",
+    "preset",
+    "select",
     "step",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used: transforms bring torchvision, which takes seconds."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = found  # `load` is also a module, whose import would take the name
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from ..counts import ClassCounts
 from . import longtail
 from .catalog import Entry, check_options, find
 from .config import DataConfig
+from .images import FileImages
 from .imageset import ImageSet
 from .manifest import Manifest, Split, describe_groups, describe_statistics
+from .sets.source import Source
 from .settle import Settled, Track, settle, silent
 
 
@@ -73,6 +75,8 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
             train, fraction=config.val_fraction, per_class=config.val_per_class, seed=config.data_seed
         )
         notes.append("the validation set was held out of the training set")
+    if config.data_seed and not _draws(config, source, rule):
+        raise ValueError(f"--data-seed means nothing for {config.dataset}: nothing is drawn. Leave it out.")
     splits = {"train": train, "test": test} | ({"val": val} if val is not None else {})
     settled, checks = _settle(splits, config, track)
     manifest = Manifest(
@@ -89,6 +93,7 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         files=source.files,
         notes=notes,
         checks=checks,
+        options=_options(config),
         version=_version(),
     )
     held = settled["val"][0] if val is not None else None
@@ -182,7 +187,7 @@ def _duplicates(
 ) -> dict[str, Any] | None:
     """Images of one split that are in another one too, and equal training images under two labels."""
     if any(values is None for values in contents.values()):
-        return None
+        return _same_paths({name: data for name, (data, _) in done.items()})
     known = {name: values for name, values in contents.items() if values is not None}
     result: dict[str, Any] = {}
     for name, values in known.items():
@@ -196,6 +201,35 @@ def _duplicates(
     pairs = np.unique(np.stack([known["train"], labels.astype(np.uint64)]), axis=1)
     result["train, under two labels"] = {"images": int(pairs.shape[1] - len(np.unique(known["train"])))}
     return result
+
+
+def _same_paths(splits: dict[str, ImageSet]) -> dict[str, Any] | None:
+    """Where not all images were read: files that are listed in two splits."""
+    files = {name: data.images for name, data in splits.items() if isinstance(data.images, FileImages)}
+    if "train" not in files:
+        return None
+    known = {hash(path) for path in files["train"].paths}
+    result: dict[str, Any] = {}
+    for name, images in files.items():
+        if name != "train" and images.root == files["train"].root:
+            shared = [path for path in images.paths if hash(path) in known]
+            if shared:
+                result[f"train and {name}, by path"] = {"images": len(shared), "examples": shared[:5]}
+    return result or None
+
+
+def _draws(config: DataConfig, source: Source, rule: dict[str, Any]) -> bool:
+    """Whether the seed decides anything."""
+    held_out = source.test is None or config.val_fraction or config.val_per_class
+    return bool(held_out or rule.get("selection") == "ldam" or source.drawn)
+
+
+def _options(config: DataConfig) -> dict[str, Any]:
+    """What the user chose, for the record; where the files lie is nobody else's business."""
+    names = [
+        option.name for option in fields(DataConfig) if option.name not in ("dataset", "root", "lists", "test_list")
+    ]
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(DataConfig, name)}
 
 
 def _path(value: Path | str | None) -> Path | None:

@@ -166,8 +166,7 @@ class Loader:
         if self._fast is not None:
             return (self._at_once(order, start) for start in starts)
         keys = np.arange(len(order))
-        shares = [list(zip(self._share(order, start).tolist(), self._share(keys, start).tolist(), strict=True))
-                  for start in starts]  # fmt: skip
+        shares = _Shares(self, order, keys, starts)
         loader = DataLoader(
             _Seeded(self.data, self._transform, self.seed, self.epoch if self.sampler is not None else 0),
             batch_sampler=shares,
@@ -202,6 +201,21 @@ class Loader:
         moved = tuple(view.to(self.device, non_blocking=True) for view in images)
         images = moved if isinstance(batch.images, tuple) else moved[0]
         return Batch(images, batch.labels.to(self.device, non_blocking=True), batch.indices)
+
+
+class _Shares:
+    """This rank's (index, key) pairs of each batch, made when they are asked for."""
+
+    def __init__(self, loader: Loader, order: NDArray[np.int64], keys: NDArray[np.int64], starts: range) -> None:
+        self.loader, self.order, self.keys, self.starts = loader, order, keys, starts
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for start in self.starts:
+            rows, keys = self.loader._share(self.order, start), self.loader._share(self.keys, start)
+            yield list(zip(rows.tolist(), keys.tolist(), strict=True))
 
 
 class _Seeded(Dataset[Any]):

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..counts import ClassCounts
 
-PROFILES = ("exponential", "step", "pareto")
 SELECTIONS = ("ldam", "first-n")
 
 
@@ -62,6 +61,7 @@ def pareto(largest: int, num_classes: int, imbalance: float) -> list[int]:
 
 
 RULES = {"exponential": exponential, "step": step, "pareto": pareto}
+PROFILES = tuple(RULES)
 
 
 def profile(name: str, available: Sequence[int], imbalance: float, *, largest: int | None = None) -> list[int]:

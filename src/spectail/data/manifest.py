@@ -61,6 +61,8 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     checks: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """Data options that were not at their default, paths left out."""
     version: str = ""
     format: int = FORMAT
 
@@ -71,6 +73,11 @@ class Manifest:
         for name, split in sorted(self.splits.items()):
             parts.append([name, split.counts, split.labels, split.content or [split.index, self.files]])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def by_content(self) -> bool:
+        """Whether every image was read; otherwise the identity goes by file names and places only."""
+        return all(split.content is not None for split in self.splits.values())
 
     @property
     def counts(self) -> ClassCounts:
@@ -84,6 +91,8 @@ class Manifest:
                 "the class names or their order" if sizes[0] == sizes[1] else f"{sizes[0]} classes, then {sizes[1]}"
             ]
         found = [f"{name} split is missing" for name in sorted(self.splits.keys() ^ other.splits.keys())]
+        if not (self.by_content and other.by_content) and self.files and other.files and self.files != other.files:
+            found.append("the files that define the set")
         for name in sorted(self.splits.keys() & other.splits.keys()):
             found += [f"{name}: {what}" for what in self.splits[name].differences(other.splits[name])]
         return found
@@ -104,6 +113,8 @@ class Manifest:
     def load(cls, path: Path) -> Manifest:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise ValueError(f"it has format {content['format']}, this version reads {FORMAT}")
             identity = content.pop("identity")
             content["splits"] = {name: Split(**split) for name, split in content["splits"].items()}
             manifest = cls(**{entry.name: content[entry.name] for entry in fields(cls)})

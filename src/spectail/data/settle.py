@@ -16,6 +16,8 @@ from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images,
 from .storage import cached_array
 
 SMALL = 64  # pixels a side: images up to this size are held in memory
+LARGEST = 4 << 30  # bytes, unless asked to
+DECODING = 1  # goes up when decoding changes, so that no cache keeps old pixels
 QUICK = 20_000  # sets up to this size are read whole by the quick check
 SAMPLE = 1_000  # images of a larger set that it reads
 
@@ -57,7 +59,7 @@ def settle(images: Images, *, in_memory: str, check: str, skip_broken: bool, tra
     images = images.for_random_access()
     if check == "none" and not skip_broken:
         return Settled(images, np.arange(len(images)))
-    return _read(images, missing, whole=check == "full" or len(images) <= QUICK, skip_broken=skip_broken, track=track)
+    return _read(images, whole=check == "full" or len(images) <= QUICK, skip_broken=skip_broken, track=track)
 
 
 def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Settled | None:
@@ -86,7 +88,7 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Set
         return pixels
 
     try:
-        key = hashlib.sha256(images.fingerprint().encode()).hexdigest()
+        key = hashlib.sha256(f"{DECODING}{images.fingerprint()}".encode(errors="surrogateescape")).hexdigest()
         pixels = cached_array(f"pixels/{key[:32]}", build)
     except _UnequalSizes as error:
         if must:
@@ -112,7 +114,7 @@ class _SomeBroken(Exception):
         self.pixels = pixels
 
 
-def _read(images: EncodedImages, missing: list[str], *, whole: bool, skip_broken: bool, track: Track) -> Settled:
+def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track) -> Settled:
     """Decode all images, or a sample, on several threads: decoding large images leaves the interpreter free."""
     whole = whole or skip_broken
     generator = np.random.default_rng(0)
@@ -127,8 +129,10 @@ def _read(images: EncodedImages, missing: list[str], *, whole: bool, skip_broken
         return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(track(pool.map(look, chosen.tolist()), "checking images", len(chosen)))
-    broken = {int(index): text for index, text in zip(chosen, found, strict=True) if text}
+        # in pieces: a future for each of a million images would take a gigabyte
+        pieces = (chosen[start : start + 1024].tolist() for start in range(0, len(chosen), 1024))
+        looked = (pair for piece in pieces for pair in zip(piece, pool.map(look, piece), strict=True))
+        broken = {index: text for index, text in track(looked, "checking images", len(chosen)) if text}
     if broken and not skip_broken:
         _refuse(list(broken.values()), images)
     kept = np.setdiff1d(np.arange(len(images)), np.array(list(broken), dtype=np.int64))
@@ -156,7 +160,7 @@ def _missing(images: EncodedImages) -> list[str]:
 
 def _refuse(problems: list[str], images: Images) -> NoReturn:
     if len(problems) == 1:
-        raise BrokenImage(problems[0] if problems[0].endswith(".") else f"{problems[0]}. Check --root.")
+        raise BrokenImage(problems[0] if "--skip-broken" in problems[0] else f"{problems[0]}. Check --root.")
     shown = "; ".join(problem.split(". ")[0] for problem in problems[:3])
     raise BrokenImage(
         f"{len(problems):,} of {len(images):,} images cannot be read: {shown}{'; ...' if len(problems) > 3 else ''}. "
@@ -167,7 +171,8 @@ def _refuse(problems: list[str], images: Images) -> NoReturn:
 def _is_small(images: Images) -> bool:
     for index in range(min(len(images), 10)):
         try:
-            return max(images.read(index).size) <= SMALL
+            size = images.read(index).size
+            return max(size) <= SMALL and 3 * size[0] * size[1] * len(images) <= LARGEST
         except BrokenImage:
             continue
     return False

@@ -30,7 +30,7 @@ class BalancedSoftmaxLoss(LabelLoss):
     def __init__(self, class_counts: CountsLike, tau: float = 1.0, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self.tau = float(tau)
-        self.register_buffer("log_prior", as_counts(class_counts).frequencies.log())
+        self.register_buffer("log_prior", as_counts(class_counts, advice="Drop the class.").frequencies.log())
 
     def costs(self, logits: Tensor) -> Tensor:
         return -(logits + self.tau * self.log_prior.to(logits)).log_softmax(1)

@@ -40,6 +40,13 @@ class LabelLoss(nn.Module):
         """Change the class weights, as deferred re-weighting does; None for none."""
         self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
 
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+        """Weights may have been set or removed since this loss was built."""
+        saved = state.get(prefix + "weight")
+        if (saved is None) != (self.weight is None):
+            self.weight = None if saved is None else torch.empty_like(saved)
+        super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[arg-type]
+
     def forward(self, logits: Tensor, target: Target) -> Tensor:
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
@@ -49,9 +56,8 @@ class LabelLoss(nn.Module):
         weight = None if self.weight is None else self.weight.to(costs)
         if isinstance(target, Tensor) and target.ndim == 2:
             mass = target.to(costs) if weight is None else target.to(costs) * weight
-            return (mass * costs).sum() / (
-                mass.sum() if self.average == "weights" and weight is not None else len(costs)
-            )
+            divisor = mass.sum() if self.average == "weights" and weight is not None else costs.new_tensor(len(costs))
+            return (mass * costs).sum() / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
         labels, masses = _labels(target, costs)
         kept = torch.stack([label != self.ignore_index for label in labels]).all(0)
         total, count, samples = costs.new_zeros(()), costs.new_zeros(()), costs.new_zeros(())

@@ -62,7 +62,9 @@ def build_model(config: ModelConfig, num_classes: int, head: str = "linear") -> 
         backbone = MODELS[config.model][1](options)
     else:
         backbone = _from_timm(config, options)
-    model = Classifier(backbone, make_head(head, int(backbone.num_features), num_classes))  # type: ignore[arg-type]
+    # some timm models have a hidden layer before the classifier, whose width is what the head sees
+    width: Any = getattr(backbone, "head_hidden_size", None) or backbone.num_features
+    model = Classifier(backbone, make_head(head, int(width), num_classes))
     return model, load_weights(model.backbone, config.init) if config.init is not None else None
 
 
@@ -95,7 +97,7 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
 
 def _takes_size(name: str) -> bool:
     """Transformers are built for one input size; convolutional networks take any."""
-    return bool(re.match(r"(vit|deit|swin|beit|eva|cait|xcit|mixer|mlp_mixer|small-vit)", name))
+    return bool(re.match(r"(vit|deit|convit|flexivit|swin|beit|eva|cait|xcit|mixer|mlp_mixer|small-vit)", name))
 
 
 def parameters(model: nn.Module) -> int:

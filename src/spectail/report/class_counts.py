@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.text import Text
 
 from ..counts import ClassCounts
@@ -32,9 +33,10 @@ def save(path: Path, counts: ClassCounts, convention: str, title: str) -> None:
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.8)
     axes.set_xlim(-0.5, len(values) - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("classes, largest first")
     axes.set_ylabel("training images")
-    axes.set_title(f"{title}: {counts.total:,} images, imbalance factor {counts.imbalance_factor:g}", loc="left")
+    axes.set_title(f"{title}: {counts.total:,} images, imbalance factor {counts.imbalance_factor:.4g}", loc="left")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -15,6 +15,7 @@ from ..methods.base import Stage
 from ..models.weights import load_weights, read_weights
 from . import checkpoint
 from .config import TrainConfig
+from .config_check import check_config, check_stages
 from .diagnostics import cm_gap, regulariser_gradient
 from .evaluate import evaluate
 from .regulariser import make_regulariser
@@ -44,6 +45,7 @@ class Progress:
 
 def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> dict[str, Any]:
     """Run a configuration and return its results, which are also in the folder ``config.output``."""
+    check_config(config)
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()
@@ -66,6 +68,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(config.seed)
         self.progress = Progress()
         self.stages = self._stages()
+        check_stages(config, self.stages, self.accelerator.num_processes)
         if config.select_on == "val" and "val" not in self.pieces.splits:
             raise ValueError("--select-on val needs validation data: pass --val-fraction or --val-per-class.")
 

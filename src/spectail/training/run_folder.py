@@ -33,8 +33,6 @@ class RunFolder:
 
     def begin(self, config: TrainConfig, manifest: Manifest) -> None:
         """A new run. A folder that holds another one is left alone."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"--output {self.path} is a file; expected a folder.")
         if (self.path / "config.yaml").exists():
             raise ValueError(
                 f"{self.path} already holds a run. Pass --resume to continue it, or choose another --output."

@@ -128,12 +128,7 @@ class StageRun:
 
     def _loader(self, place: int, how: str, epochs: int) -> Loader:
         world = self.accelerator.num_processes
-        micro, rest = divmod(self.optim.batch_size, world * self.optim.accumulation)
-        if rest or not micro:
-            raise ValueError(
-                f"--batch-size {self.optim.batch_size} must be a multiple of {world} processes times "
-                f"{self.optim.accumulation} micro-batches."
-            )
+        micro = self.optim.batch_size // (world * self.optim.accumulation)
         data = self.pieces.splits["train"]
         seed = self.config.seed + 1_000_003 * place  # streams of their own
         return Loader(

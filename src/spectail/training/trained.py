@@ -41,7 +41,10 @@ def load_trained(run: Path) -> Trained:
     bare = replace(config.model, init=None, pretrained=False, img_size=size)
     built, _ = build_model(bare, len(manifest.classes), method_type.head)
     model = method.build(built.backbone, built.head)
-    model.load_state_dict(read_weights(run))
+    try:
+        model.load_state_dict(read_weights(run))
+    except RuntimeError:
+        raise ValueError(f"the weights in {run} are not of a {config.model.model}: config.yaml was changed.") from None
     return Trained(config, manifest, method.inference(model).eval(), preset)
 
 

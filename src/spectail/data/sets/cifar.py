@@ -81,7 +81,8 @@ ARCHIVES = {
 def open_source(config: DataConfig) -> Source:
     archive = ARCHIVES[config.dataset]
     source = _find(config, archive)
-    assert source.test is not None
+    if source.test is None:
+        raise ValueError(f"{config.dataset} expects a train and a test file; only train was found. Add the test file.")
     for split, data, expected in zip(("train", "test"), (source.train, source.test), archive.per_class, strict=True):
         counts = data.counts
         if any(count != expected for count in counts.tolist()):
@@ -94,21 +95,28 @@ def open_source(config: DataConfig) -> Source:
 
 
 def _find(config: DataConfig, archive: Archive) -> Source:
-    """Parquet files, the unpacked folder, the archive, or a download, in this order."""
+    """The unpacked folder, the archive, parquet files, or a download, in this order."""
     if config.root is not None and config.root.suffix != ".parquet":
         existing_folder(config.root, config.dataset, f"{archive.file}, its unpacked folder, or parquet files")
     root = config.root if config.root is not None else cache_folder() / "downloads"
-    if root.suffix == ".parquet" or (root.is_dir() and any(root.rglob("*.parquet"))):
-        return parquet.open_parquet(config, root)
-    if config.image_column is not None or config.label_column is not None:
-        raise ValueError(f"--image-column and --label-column mean nothing here: {root} has no parquet file.")
     for folder in (root / archive.folder, root):
         if all((folder / name).is_file() for name in archive.members):
+            _check_columns(config, root)
             return _read({name: _verified(folder / name, md5) for name, md5 in archive.members.items()}, archive)
     packed = root / archive.file
+    if not packed.is_file() and (root.suffix == ".parquet" or (root.is_dir() and any(root.rglob("*.parquet")))):
+        return parquet.open_parquet(config, root)
+    _check_columns(config, root)
     if not packed.is_file():
         download(archive.url, packed, archive.md5)
     return _unpack(packed, archive)
+
+
+def _check_columns(config: DataConfig, root: Path) -> None:
+    if config.image_column is not None or config.label_column is not None:
+        raise ValueError(
+            f"--image-column and --label-column mean nothing here: {root} has the archive, no parquet file."
+        )
 
 
 def _verified(path: Path, md5: str) -> bytes:

@@ -41,6 +41,7 @@ FACES: tuple[str, ...] = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
 
+DRAWING = 1  # goes up when the pixels change, so that no cache keeps the old ones
 SPLITS = ("train", "test")
 SIDE = 32  # pixels of an image
 _ZOOM = 4  # drawing happens on a canvas this many times larger

@@ -40,16 +40,15 @@ class GlyphImages(Images):
 
     def fingerprint(self) -> str:
         versions = f"{PIL.__version__}-{matplotlib.__version__}"  # other fonts or another renderer, other pixels
-        return f"glyphs-{versions}-{self.split}-{self.seed}-{array_digest(self.keys)}"
+        return f"glyphs-{glyphs.DRAWING}-{versions}-{self.split}-{self.seed}-{array_digest(self.keys)}"
 
 
 def open_source(config: DataConfig) -> Source:
     size = CLASSES if config.num_classes is None else config.num_classes
     names = glyphs.class_names(size)
     largest = max([config.max_per_class or LARGEST, *(config.counts or ())])
-    return Source(
-        _whole("train", config.data_seed, size, largest, names), _whole("test", config.data_seed, size, TEST, names)
-    )
+    train = _whole("train", config.data_seed, size, largest, names)
+    return Source(train, _whole("test", config.data_seed, size, TEST, names), drawn=True)
 
 
 def _whole(split: str, seed: int, classes: int, per_class: int, names: tuple[str, ...]) -> ImageSet:

@@ -6,11 +6,13 @@ schema, class names from the hub's schema metadata when it has them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import re
 import shutil
+import tempfile
 from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +32,11 @@ from .source import Source
 
 IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "png", "webp")
 LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "class_id", "category", "cls", "y")
-SPLITS = {"train": r"train", "test": r"test", "val": r"val|valid|validation|dev"}
+SPLITS = {
+    "train": {"train", "training"},
+    "test": {"test", "testing"},
+    "val": {"val", "valid", "validation", "dev"},
+}
 CHEAP = 1 << 30  # bytes that are hashed without asking
 
 
@@ -65,14 +71,16 @@ def _split_files(path: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     unknown = []
     for file in sorted(path.rglob("*.parquet")):
-        words = re.split(r"[^a-z]+", file.relative_to(path).as_posix().lower())
-        split = next(
-            (name for name, words_of in SPLITS.items() if re.search(rf"\b({words_of})\b", " ".join(words))), ""
-        )
+        split = _split_of(file.stem) or _split_of(file.relative_to(path).parent.as_posix())  # the file's own name first
         if split:
             found.setdefault(split, []).append(file)
         else:
             unknown.append(file)
+    odd = next((file for file in unknown if re.search("test|val|train", file.stem.lower())), None)
+    if odd is not None and len(unknown) + len(found) > 1:
+        raise ValueError(
+            f"which split is {odd}? Name files train, test or validation, with - or _ before what follows."
+        )
     if not found and unknown:
         return {"train": unknown}
     if "train" not in found:
@@ -84,6 +92,11 @@ def _split_files(path: Path) -> dict[str, list[Path]]:
             "Give them 'train', 'test' or 'validation' in their name, or move them away."
         )
     return found
+
+
+def _split_of(name: str) -> str:
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    return next((split for split, known in SPLITS.items() if words & known), "")
 
 
 class _Shards:
@@ -120,6 +133,10 @@ class _Shards:
 
 
 NOTHING: tuple[int, Any, list[int]] = (-1, None, [])
+
+
+def _whole(folder: Path) -> bool:
+    return is_sealed(folder / "index.npy") and is_sealed(folder / "images.bin", limit=CHEAP)
 
 
 class ParquetImages(EncodedImages):
@@ -181,8 +198,12 @@ class ParquetImages(EncodedImages):
     def for_random_access(self) -> EncodedImages:
         """All images one after the other in a memory-mapped file of the cache, written once."""
         folder = cache_folder() / "packed" / self.fingerprint()
-        if not (is_sealed(folder / "index.npy") and is_sealed(folder / "images.bin", limit=CHEAP)):
-            shutil.rmtree(folder, ignore_errors=True)
+        if not _whole(folder):
+            if folder.exists():  # damaged: out of the way first, another process may be at it too
+                with contextlib.suppress(OSError):
+                    aside = Path(tempfile.mkdtemp(dir=folder.parent))
+                    folder.rename(aside / "damaged")
+                    shutil.rmtree(aside)
             with whole_folder(folder) as temporary:
                 self._pack(temporary)
         starts, sizes = np.load(folder / "index.npy")

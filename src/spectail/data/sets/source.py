@@ -20,6 +20,8 @@ class Source:
     """SHA-256 of the files that define the set, where that is cheap."""
     notes: tuple[str, ...] = ()
     """What a reader of the results should know about where the splits came from."""
+    drawn: bool = False
+    """The images themselves follow from the seed."""
 
 
 def existing_folder(path: Path | None, dataset: str, expected: str) -> Path:
