@@ -93,8 +93,7 @@ def measure(model: str, pairs: int, folder: Path) -> dict[str, Any]:
         figures = trainer.stage.figures
 
         def step(batch: Batch) -> None:
-            trainer.stage.main.handed = len(batch.labels)
-            trainer._optimise([{"main": batch}])
+            trainer._optimise([{"main": batch}], len(batch.labels))
             trainer.reporter.step(trainer.stage.step.index, figures)
 
         trainer.stage.learner.train()

@@ -38,7 +38,8 @@ def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
     default = kind(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
     found = tyro.cli(kind, prog=prog, description=description + OWN, args=rest, default=default)
     config = TrainConfig(**{field.name: getattr(found, field.name) for field in dataclasses.fields(base)})
-    return config if config.output != TrainConfig.output else dataclasses.replace(config, output=default_output(config))
+    asked = any(argument.split("=")[0] == "--output" for argument in rest) or base.output != TrainConfig.output
+    return config if asked else dataclasses.replace(config, output=default_output(config))
 
 
 def default_output(config: TrainConfig) -> Path:
@@ -58,8 +59,8 @@ def _own_flags(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
         if argument == "--car":
             own["car"] = True
         elif argument.startswith("--") and name in ("preset", "config", "method"):
-            own[name] = value or next(waiting, None)
-            if own[name] is None:
+            own[name] = value if "=" in argument else next(waiting, None)
+            if not own[name]:
                 raise ValueError(f"--{name} needs a value.")
         else:
             rest.append(argument)

@@ -45,7 +45,7 @@ class LabelLoss(nn.Module):
         saved = state.get(prefix + "weight")
         if (saved is None) != (self.weight is None):
             self.weight = None if saved is None else torch.empty_like(saved)
-        super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def forward(self, logits: Tensor, target: Target) -> Tensor:
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)

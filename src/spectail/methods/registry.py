@@ -39,8 +39,8 @@ METHODS = {entry.name: entry for entry in ENTRIES}
 
 
 def find_method(name: str) -> Entry:
-    if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=2, cutoff=0.4)
+    if not isinstance(name, str) or name not in METHODS:
+        close = difflib.get_close_matches(str(name), METHODS, n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise ValueError(f"unknown method {name!r}; {hint}Known: {', '.join(METHODS)}.")
     return METHODS[name]

@@ -16,8 +16,10 @@ from accelerate import Accelerator
 from ..data.storage import file_digest, write_json
 
 
-def save(folder: Path, number: int, state: dict[str, Any], accelerator: Accelerator, keep: int) -> Path:
-    """Write ``state`` and every rank's random state as ``folder/step-number``; older ones beyond ``keep`` go."""
+def save(
+    folder: Path, number: int, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator, keep: int
+) -> Path:
+    """Write ``state``, and every rank's ``own`` and random state, as ``folder/step-number``; keep the last few."""
     path = folder / f"step-{number:08d}"
     temporary = folder / f".{path.name}"
     if accelerator.is_main_process:
@@ -25,13 +27,16 @@ def save(folder: Path, number: int, state: dict[str, Any], accelerator: Accelera
         temporary.mkdir(parents=True)
         torch.save(state, temporary / "state.pt")
     accelerator.wait_for_everyone()
-    torch.save(random_state(), temporary / f"rank-{accelerator.process_index}.pt")
+    torch.save(own | {"random": random_state()}, temporary / f"rank-{accelerator.process_index}.pt")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
         write_json(temporary / "digests.json", digests)
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
+        for newer in folder.glob("step-*"):  # left from before, and passed over as damaged
+            if newer.name > path.name:
+                shutil.rmtree(newer, ignore_errors=True)
         for old in sorted(folder.glob("step-*"))[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     accelerator.wait_for_everyone()
@@ -53,11 +58,12 @@ def newest(folder: Path) -> Path | None:
 
 
 def load(path: Path, rank: int) -> dict[str, Any]:
-    """The state, with this rank's random state. Only tensors and plain values are read: no code runs."""
+    """The state, with what this rank had of its own. Only tensors and plain values are read: no code runs."""
     state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    own = path / f"rank-{rank}.pt"  # a run resumed on more ranks has ranks without one
-    state["random"] = torch.load(own, map_location="cpu", weights_only=True) if own.is_file() else random_state()
-    return state
+    own = path / f"rank-{rank}.pt"
+    if own.is_file():
+        return state | dict(torch.load(own, map_location="cpu", weights_only=True))
+    return state | {"sums": {}, "random": random_state()}  # a rank that the run did not have before
 
 
 def random_state() -> dict[str, Any]:

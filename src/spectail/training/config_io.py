@@ -79,7 +79,7 @@ def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
     hints = typing.get_type_hints(type(base))
     changes: dict[str, Any] = {}
     for name, value in content.items():
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise ValueError(f"unknown setting '{path}{name}'{_nearest(name, list(known))}")
         current = getattr(base, name)
         if dataclasses.is_dataclass(current):
@@ -136,5 +136,5 @@ def _words(kind: Any) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(known)}."

@@ -16,11 +16,13 @@ def regulariser_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
     CAR is in evaluation mode for it, so its history does not move.
     """
     batch = next(iter(batches))
-    was_training = car.training
+    modes = model.training, car.training
+    model.eval()  # batch statistics and dropout must not notice
     car.eval()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(car(model(batch.images), batch.labels), parameters, allow_unused=True)
-    car.train(was_training)
+    model.train(modes[0])
+    car.train(modes[1])
     return float(torch.stack([gradient.norm() for gradient in gradients if gradient is not None]).norm())
 
 

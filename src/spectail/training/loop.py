@@ -85,7 +85,8 @@ class Trainer:
                 self._epoch(epoch)
             if self.progress.stage + 1 == len(self.stages):
                 return self._finish()
-            self.progress = replace(self.progress, stage=self.progress.stage + 1, epoch=0)
+            following = self.progress.stage + 1  # with a best model of its own
+            self.progress = replace(self.progress, stage=following, epoch=0, best=None, best_epoch=None)
 
     def _epoch(self, epoch: int) -> None:
         run, step = self.stage, self.stage.step
@@ -99,37 +100,40 @@ class Trainer:
         done = step.index - epoch * run.per_epoch
         self.reporter.begin_epoch(step.stage.name, epoch, step.epochs, run.per_epoch, done)
         start, first = time.perf_counter(), done
-        for group in run.groups():
-            self._optimise(group)
+        for group, images in run.groups():
+            self._optimise(group, images)
             done += 1
             self.reporter.step(done, run.figures)
             if done < run.per_epoch and self._must_save():
                 self.progress.seconds, start = self.progress.seconds + time.perf_counter() - start, time.perf_counter()
                 self._save()
-                self.interrupt.leave_if_requested(self.config.output)
+                if self.interrupt.agreed:
+                    self.interrupt.leave(self.config.output)
         elapsed = time.perf_counter() - start
         self.progress.seconds += elapsed
         self._end_epoch(epoch, (done - first) * run.optim.batch_size / max(elapsed, 1e-9))
 
-    def _optimise(self, group: list[dict[str, Batch]]) -> None:
-        """One optimiser step, on one or more micro-batches."""
+    def _optimise(self, group: list[dict[str, Batch]], images: int) -> None:
+        """One optimiser step, on one or more micro-batches with so many images on all ranks."""
         run, step = self.stage, self.stage.step
         for place, batches in enumerate(group):
             last = place == len(group) - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(run.learner):
                 outcome = run.learner(batches, step)
-                total = outcome.loss * self._share(batches)
-                run.add("loss", outcome.loss)
-                run.add("count", torch.ones_like(total))
+                size = len(batches["main"].labels)
+                # DDP averages over ranks and the group adds up: every image weighs the same, also in a ragged end
+                total = outcome.loss * (size * run.main.world_size / images)
+                run.add("loss", outcome.loss * size)
+                run.add("count", torch.full_like(total, size))
                 if run.car is not None:
                     term = run.car(outcome, step)
                     if term is not None:
-                        total = total + term
-                        run.add("car", term)
+                        total = total + term / len(group)
+                        run.add("car", term * size)
                     if run.car.car.last is not None:
-                        run.add("spectral_norm", run.car.car.last.spectral_norm)
+                        run.add("spectral_norm", run.car.car.last.spectral_norm * size)
                 self._watch(total, batches)
-                self.accelerator.backward(total / len(group))
+                self.accelerator.backward(total)
         if run.optim.clip:
             self.accelerator.clip_grad_norm_(run.learner.parameters(), run.optim.clip)
         run.optimizer.step()
@@ -144,10 +148,11 @@ class Trainer:
 
     def _end_epoch(self, epoch: int, speed: float) -> None:
         run = self.stage
+        run.share_buffers()
         self.progress.epoch = epoch + 1
         self.progress.phases[run.step.stage.name] = run.step.index
         entry: dict[str, Any] = {"stage": run.step.stage.name, "epoch": epoch, "step": self.progress.steps}
-        entry |= run.figures() | {"images_per_second": round(speed, 1)}
+        entry |= run.figures(everywhere=True) | {"images_per_second": round(speed, 1)}
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
             self._select(entry, epoch)
         if run.car is not None and self.config.log_gradient:
@@ -161,7 +166,8 @@ class Trainer:
         self.progress.lines += 1
         self._save()
         self.reporter.end_epoch(entry)
-        self.interrupt.leave_if_requested(self.config.output)
+        if self.interrupt.requested(self.accelerator):
+            self.interrupt.leave(self.config.output)
 
     def _select(self, entry: dict[str, Any], epoch: int) -> None:
         """Evaluate on validation data, if there are any; keep the model if it is the best and the run selects so."""
@@ -191,7 +197,8 @@ class Trainer:
             self.folder.save_predictions(logits, self.pieces.splits["test"].labels, manifest)
             self.folder.save_results(results)
         self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:  # end_training() would also end the process group
+            tracker.finish()
         self.reporter.finish(results)
         return results
 
@@ -203,7 +210,13 @@ class Trainer:
             return stages
         if len(stages) < 2:
             raise ValueError(f"--stage1 means nothing for {self.config.method}: it has one stage.")
-        self.reporter.start(str(load_weights(self.pieces.model, self.config.stage1)))
+        if not (self.config.stage1 / "model.safetensors").is_file():
+            raise FileNotFoundError(f"--stage1 {self.config.stage1} holds no finished run.")
+        report = load_weights(self.pieces.model, self.config.stage1)
+        lost = [name for name in (*report.missing, *report.reshaped) if name.startswith("backbone.")]
+        if lost:
+            raise ValueError(f"--stage1 {self.config.stage1} is of another network: {lost[0]} and others do not fit.")
+        self.reporter.start(str(report))
         return stages[1:]
 
     def _open(self, resume: bool) -> dict[str, Any] | None:
@@ -232,12 +245,8 @@ class Trainer:
     def _save(self) -> None:
         state = self.stage.state() | {"progress": asdict(self.progress)}
         keep = self.config.keep_checkpoints
-        checkpoint.save(self.folder.checkpoints, self.progress.steps, state, self.accelerator, keep)
-
-    def _share(self, batches: dict[str, Batch]) -> float:
-        """DDP averages over ranks: on a ragged last batch each rank weighs by its images."""
-        main = self.stage.main
-        return len(batches["main"].labels) * main.world_size / main.handed
+        own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}}
+        checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep)
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
         """Stop on a loss that is not a number. On a GPU only now and then: looking means waiting for it."""
@@ -249,8 +258,8 @@ class Trainer:
         indices = {name: batch.indices.tolist() for name, batch in batches.items()}
         torch.save({"indices": indices} | self.stage.state(), path)
         raise ValueError(
-            f"the loss is {float(total)} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
-            f"{path} has the state and the images of the batch. Try a lower learning rate, --clip 1, or --precision no."
+            f"the loss is {float(total.detach())} at step {self.progress.steps}, epoch {self.stage.step.epoch}. Training "
+            f"stops; {path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
 
     def _train_batches(self) -> Loader:

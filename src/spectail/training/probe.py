@@ -50,6 +50,7 @@ def feature_sets(
     for name, split in splits.items():
         identity = data.manifest.splits[name]
         key = f"{identity.labels}{identity.content or identity.index}{weights}{preset.describe()}"
+        key += str(accelerator.mixed_precision)
         cached = f"features/{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
         def build(split: ImageSet = split, name: str = name) -> NDArray[Any]:

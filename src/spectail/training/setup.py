@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
@@ -52,6 +53,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
         raise ValueError(f"device must be auto, cpu, cuda or mps; got {config.device!r}.")
     if config.device in ("cuda", "mps") and not getattr(torch, config.device).is_available():
         raise ValueError(f"--device {config.device} is not available here. Use --device cpu or auto.")
+    if AcceleratorState._shared_state.get("_mixed_precision", config.optim.precision) != config.optim.precision:
+        AcceleratorState._reset_state()  # a second run in one process may have another precision
     return Accelerator(
         cpu=config.device == "cpu",
         mixed_precision=config.optim.precision,

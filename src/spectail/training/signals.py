@@ -21,6 +21,7 @@ class Interruptible:
 
     def __enter__(self) -> Interruptible:
         self._asked: int | None = None
+        self.agreed = False
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -38,15 +39,12 @@ class Interruptible:
         signal.signal(number, self._before[number])
 
     def requested(self, accelerator: Accelerator) -> bool:
-        """Whether any rank was asked to stop; all ranks get the same answer."""
-        if accelerator.num_processes == 1:
-            return self._asked is not None
-        flag = torch.tensor([float(self._asked is not None)], device=accelerator.device)
-        found = bool(accelerator.reduce(flag, "sum") > 0)
-        if found and self._asked is None:
-            self._asked = signal.SIGTERM
-        return found
+        """Whether any rank was asked to stop; all ranks get the same answer, which ``agreed`` keeps."""
+        self.agreed = self._asked is not None
+        if accelerator.num_processes > 1:
+            flag = torch.tensor([float(self.agreed)], device=accelerator.device)
+            self.agreed = bool(accelerator.reduce(flag, "sum") > 0)
+        return self.agreed
 
-    def leave_if_requested(self, output: Path) -> None:
-        if self._asked is not None:
-            raise Interrupted(f"stopped on request; everything is saved. Go on with --resume --output {output}")
+    def leave(self, output: Path) -> None:
+        raise Interrupted(f"stopped on request; everything is saved. Go on with --resume --output {output}")

@@ -71,27 +71,45 @@ class StageRun:
         averaged: Classifier = self.average.module  # type: ignore[assignment]
         return averaged
 
-    def groups(self) -> Iterator[list[dict[str, Batch]]]:
-        """The micro-batches of each optimiser step. The main stream ends the epoch; the others go on for ever."""
+    def groups(self) -> Iterator[tuple[list[dict[str, Batch]], int]]:
+        """The micro-batches of each optimiser step, and how many images they hold on all ranks.
+
+        The main stream ends the epoch; the others go on for ever.
+        """
         others = {name: _endless(loader) for name, loader in self.loaders.items() if name != "main"}
         group: list[dict[str, Batch]] = []
+        images = 0
         for batch in self.main:
             group.append({"main": batch} | {name: next(stream) for name, stream in others.items()})
+            images += self.main.handed
             if len(group) == self.optim.accumulation:
-                yield group
-                group = []
+                yield group, images
+                group, images = [], 0
         if group:
-            yield group
+            yield group, images
 
     def add(self, name: str, value: Tensor) -> None:
         """Sums over the epoch, kept on the device: a mean is not worth a wait."""
         value = value.detach().double()
         self.sums[name] = self.sums[name] + value if name in self.sums else value
 
-    def figures(self) -> dict[str, float]:
-        count = float(self.sums["count"]) if "count" in self.sums else 1.0
-        means = {name: float(value) / count for name, value in self.sums.items() if name != "count"}
+    def figures(self, *, everywhere: bool = False) -> dict[str, float]:
+        """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
+        sums = self.sums
+        if everywhere and self.accelerator.num_processes > 1:
+            names = sorted(sums)
+            total = self.accelerator.reduce(torch.stack([sums[name] for name in names]), "sum")
+            sums = dict(zip(names, total, strict=True))
+        count = float(sums["count"]) if "count" in sums else 1.0
+        means = {name: float(value) / count for name, value in sums.items() if name != "count"}
         return means | {"lr": float(self.optimizer.param_groups[0]["lr"])}
+
+    def share_buffers(self) -> None:
+        """Rank 0's running statistics for all: DDP hands them on only at the next training step."""
+        if self.accelerator.num_processes > 1:
+            for module in (self.model, self.average):
+                for buffer in module.buffers() if module is not None else ():
+                    torch.distributed.broadcast(buffer, 0)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -105,7 +123,6 @@ class StageRun:
             "average": self.average.state_dict() if self.average is not None else None,
             "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
             "generator": self.generator.get_state(),
-            "sums": {name: value.cpu() for name, value in self.sums.items()},
             "index": self.step.index,
         }
 
