@@ -257,9 +257,10 @@ class Trainer:
         path = self.config.output / "diverged.pt"
         indices = {name: batch.indices.tolist() for name, batch in batches.items()}
         torch.save({"indices": indices} | self.stage.state(), path)
+        value = float(total.detach())
         raise ValueError(
-            f"the loss is {float(total.detach())} at step {self.progress.steps}, epoch {self.stage.step.epoch}. Training "
-            f"stops; {path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
+            f"the loss is {value} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
+            f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
 
     def _train_batches(self) -> Loader:
