@@ -91,10 +91,14 @@ def label(results: dict[str, Any]) -> str:
 
 def show_results(console: Console, runs: dict[str, list[dict[str, Any]]]) -> None:
     """One row per method, mean and standard deviation over its runs."""
-    table = Table("method", *(TITLES.get(name, name) for name in COLUMNS), "runs")
+    columns = COLUMNS if console.width >= 100 else COLUMNS[:6]
+    table = Table()
+    table.add_column("method", no_wrap=True)
+    for name in (*columns, "runs"):
+        table.add_column(TITLES.get(name, name), no_wrap=True)
     for name, results in runs.items():
         table.add_row(
-            name, *(_mean([result.get(column) for result in results]) for column in COLUMNS), str(len(results))
+            name, *(_mean([result.get(column) for result in results]) for column in columns), f"{len(results)}"
         )
     console.print(table)
     for name, results in runs.items():

@@ -115,7 +115,14 @@ class TrainConfig:
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "model": {"model": "small-cnn"},
-        "optim": {"epochs": 20, "lr": 2e-3, "weight_decay": 0.01, "warmup_epochs": 1.0},
+        "optim": {
+            "epochs": 12,
+            "batch_size": 64,
+            "optimizer": "sgd",
+            "lr": 0.1,
+            "weight_decay": 5e-4,
+            "warmup_epochs": 2.0,
+        },
     },
     "scratch": {
         "model": {"model": "vit_small_patch16_224"},
