@@ -132,7 +132,7 @@ def test_unknown_preset():
 def test_flags_over_yaml_over_preset(tmp_path):
     path = written(tmp_path / "c.yaml", "optim: {lr: 0.5, epochs: 7}\nseed: 3\n")
     config = flags("--preset", "demo", "--config", path, "--epochs", 9)
-    assert (config.optim.epochs, config.optim.lr, config.optim.warmup_epochs) == (9, 0.5, 1.0)
+    assert (config.optim.epochs, config.optim.lr, config.optim.warmup_epochs) == (9, 0.5, 2.0)
     assert (config.seed, config.model.model) == (3, "small-cnn")
     assert flags(f"--config={path}").optim.lr == 0.5
     assert flags("--epochs", 9, "--preset=demo").optim.epochs == 9

@@ -116,7 +116,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "model": {"model": "small-cnn"},
         "optim": {
-            "epochs": 12,
+            "epochs": 16,
             "batch_size": 64,
             "optimizer": "sgd",
             "lr": 0.1,
