@@ -45,9 +45,11 @@ def main():
     def run(name, resume):
         return child(lambda: train(config(name), resume=resume))
 
-    start = time.monotonic()
-    assert os.waitpid(run("whole", False), 0)[1] == 0
-    whole = time.monotonic() - start
+    whole = float("inf")
+    for name in ("whole", "warm"):  # the first one also warms caches: the second tells how long a run takes
+        start = time.monotonic()
+        assert os.waitpid(run(name, False), 0)[1] == 0
+        whole = min(whole, time.monotonic() - start)
     draws = random.Random(5)
     for number in range(kills):
         name = f"killed{number}"
