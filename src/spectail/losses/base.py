@@ -58,20 +58,18 @@ class LabelLoss(nn.Module):
             mass = target.to(costs) if weight is None else target.to(costs) * weight
             divisor = mass.sum() if self.average == "weights" and weight is not None else costs.new_tensor(len(costs))
             return (mass * costs).sum() / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
-        labels, masses = _labels(target, costs)
-        kept = torch.stack([label != self.ignore_index for label in labels]).all(0)
-        total, count, samples = costs.new_zeros(()), costs.new_zeros(()), costs.new_zeros(())
-        for label, mass in zip(labels, masses, strict=True):
-            safe, share = label.where(kept, 0), mass.where(kept, 0)
+        if isinstance(target, Tensor):
+            labels, shares = [target.long()], None  # before comparing: a byte would wrap -100 round to 156
+        else:
+            labels, shares = [target.a.long(), target.b.long()], [target.share.to(costs), 1 - target.share.to(costs)]
+        kept = labels[0] != self.ignore_index
+        for label in labels[1:]:
+            kept = kept & (label != self.ignore_index)
+        total, divisor = costs.new_zeros(()), costs.new_zeros(())
+        for place, label in enumerate(labels):
+            safe = label.where(kept, 0)
+            share = kept.to(costs.dtype) if shares is None else shares[place].where(kept, 0)
             weighted = share if weight is None else share * weight[safe]
-            samples, count = samples + share.sum(), count + weighted.sum()
-            total = total + (weighted * costs.gather(1, safe[:, None]).squeeze(1)).sum()
-        divisor = count if self.average == "weights" else samples
+            total = total + costs.gather(1, safe[:, None]).squeeze(1) @ weighted
+            divisor = divisor + (weighted if self.average == "weights" else share).sum()
         return total / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
-
-
-def _labels(target: Target, like: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    if isinstance(target, MixedTarget):
-        share = target.share.to(like)
-        return [target.a.long(), target.b.long()], [share, 1 - share]
-    return [target.long()], [torch.ones(len(target), dtype=like.dtype, device=like.device)]

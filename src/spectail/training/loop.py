@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -94,7 +95,7 @@ class Trainer:
             loader.set_epoch(epoch)
         step.epoch = epoch
         if run.main.position == 0:
-            run.sums = {}
+            run.sums, run.images = {}, 0
         self.method.begin_epoch(step)
         run.learner.train()
         done = step.index - epoch * run.per_epoch
@@ -121,17 +122,18 @@ class Trainer:
             with contextlib.nullcontext() if last else self.accelerator.no_sync(run.learner):
                 outcome = run.learner(batches, step)
                 size = len(batches["main"].labels)
+                run.add("loss", outcome.loss, size)
+                run.images += size
                 # DDP averages over ranks and the group adds up: every image weighs the same, also in a ragged end
-                total = outcome.loss * (size * run.main.world_size / images)
-                run.add("loss", outcome.loss * size)
-                run.add("count", torch.full_like(total, size))
+                share = size * run.main.world_size / images
+                total = outcome.loss if share == 1 else outcome.loss * share
                 if run.car is not None:
                     term = run.car(outcome, step)
                     if term is not None:
                         total = total + term / len(group)
-                        run.add("car", term * size)
+                        run.add("car", term, size)
                     if run.car.car.last is not None:
-                        run.add("spectral_norm", run.car.car.last.spectral_norm * size)
+                        run.add("spectral_norm", run.car.car.last.spectral_norm, size)
                 self._watch(total, batches)
                 self.accelerator.backward(total)
         if run.optim.clip:
@@ -245,19 +247,19 @@ class Trainer:
     def _save(self) -> None:
         state = self.stage.state() | {"progress": asdict(self.progress)}
         keep = self.config.keep_checkpoints
-        own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}}
+        own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}, "images": self.stage.images}
         checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep)
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
         """Stop on a loss that is not a number. On a GPU only now and then: looking means waiting for it."""
         if self.accelerator.device.type != "cpu" and self.progress.steps % 20:
             return
-        if bool(torch.isfinite(total)):
+        value = total.item()
+        if math.isfinite(value):
             return
         path = self.config.output / "diverged.pt"
         indices = {name: batch.indices.tolist() for name, batch in batches.items()}
         torch.save({"indices": indices} | self.stage.state(), path)
-        value = float(total.detach())
         raise ValueError(
             f"the loss is {value} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."

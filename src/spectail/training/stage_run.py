@@ -59,9 +59,12 @@ class StageRun:
             rule = get_ema_multi_avg_fn(self.optim.ema)  # type: ignore[no-untyped-call]
             self.average = AveragedModel(self.model, self.accelerator.device, multi_avg_fn=rule, use_buffers=True)
         self.sums: dict[str, Tensor] = {}
+        self.images = 0
         if state is not None:
             self._restore(state, learner, optimizer)
-        self.learner, self.optimizer = self.accelerator.prepare(learner, optimizer)
+        self.learner, prepared = self.accelerator.prepare(learner, optimizer)
+        # Accelerate's wrapper looks for optional packages at every step; only loss scaling needs it here
+        self.optimizer = prepared if self.accelerator.scaler is not None else optimizer
         self.step.optimizer = self.optimizer
 
     def current(self) -> Classifier:
@@ -88,20 +91,20 @@ class StageRun:
         if group:
             yield group, images
 
-    def add(self, name: str, value: Tensor) -> None:
+    def add(self, name: str, value: Tensor, images: int) -> None:
         """Sums over the epoch, kept on the device: a mean is not worth a wait."""
-        value = value.detach().double()
-        self.sums[name] = self.sums[name] + value if name in self.sums else value
+        if name not in self.sums:
+            self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+        self.sums[name].add_(value.detach(), alpha=images)
 
     def figures(self, *, everywhere: bool = False) -> dict[str, float]:
         """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
-        sums = self.sums
+        names = sorted(self.sums)
+        values = torch.stack([self.sums[name] for name in names]) if names else torch.zeros(0, dtype=torch.float64)
+        count = torch.full_like(values[:1], self.images)
         if everywhere and self.accelerator.num_processes > 1:
-            names = sorted(sums)
-            total = self.accelerator.reduce(torch.stack([sums[name] for name in names]), "sum")
-            sums = dict(zip(names, total, strict=True))
-        count = float(sums["count"]) if "count" in sums else 1.0
-        means = {name: float(value) / count for name, value in sums.items() if name != "count"}
+            values, count = self.accelerator.reduce(torch.cat([values, count]), "sum").split([len(values), len(count)])
+        means = dict(zip(names, (values / count).tolist(), strict=True))
         return means | {"lr": float(self.optimizer.param_groups[0]["lr"])}
 
     def share_buffers(self) -> None:
@@ -141,6 +144,7 @@ class StageRun:
             loader.load_state_dict(state["loaders"][name])
         self.generator.set_state(state["generator"])
         self.sums = {name: value.to(self.accelerator.device) for name, value in state["sums"].items()}
+        self.images = state["images"]
         self.step.index = state["index"]
 
     def _loader(self, place: int, how: str, epochs: int) -> Loader:

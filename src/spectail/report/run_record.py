@@ -1,0 +1,138 @@
+"""What a run folder tells about itself: settings, data identity, training curves, and the command that repeats it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import typing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..data.load import Data, load
+from ..data.manifest import Manifest
+from ..methods.registry import find_method
+from ..training.config import CARConfig, TrainConfig
+from ..training.config_io import from_dict, read_yaml
+from ..training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run, as its folder has it."""
+
+    folder: Path
+    config: TrainConfig
+    results: dict[str, Any]
+    manifest: Manifest
+    curves: list[dict[str, Any]]
+    """Rows of metrics.jsonl, one per epoch."""
+
+    @property
+    def name(self) -> str:
+        """`balanced-softmax + car (classwise)`, with the seed."""
+        return f"{label(self.results)}, seed {self.config.seed}"
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run; settings at their default are left out."""
+        return "spectail train" + "".join(f" {shlex.join(words)}" for words in flags(self.config))
+
+    @cached_property
+    def data(self) -> Data:
+        """The images of the run, loaded when they are first asked for.
+
+        Raises:
+            ValueError, OSError: they are not at hand, or are not those of the run.
+        """
+        config = self.config.data
+        if not config.skip_broken:  # which images count is then known without reading them
+            config = dataclasses.replace(config, check="none", in_memory="no")
+        found = load(config)
+        self.manifest.require_same(found.manifest, f"the run in {self.folder}")
+        return found
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read the folder of a finished run.
+
+    Raises:
+        FileNotFoundError: it holds no finished run.
+        ValueError: one of its files cannot be read.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} does not exist. Expected the folder of a run that has ended.")
+    missing = [name for name in ("config.yaml", "manifest.json", "results.json") if not (folder / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} holds no finished run: {missing[0]} is missing. Finish it with spectail train --resume."
+        )
+    run = RunFolder(folder)
+    try:
+        results = run.results()
+        curves = [json.loads(line) for line in run.lines()]
+    except ValueError as error:
+        raise ValueError(f"{folder} has a damaged results.json or metrics.jsonl ({error}). Run it again.") from None
+    if not isinstance(results, dict) or "method" not in results or not all(isinstance(row, dict) for row in curves):
+        raise ValueError(f"{folder}/results.json is not that of a run: it does not name its method. Run it again.")
+    return RunRecord(
+        folder, read_yaml(folder / "config.yaml"), results, Manifest.load(folder / "manifest.json"), curves
+    )
+
+
+def label(results: dict[str, Any]) -> str:
+    """The method in words, with CAR where it was put on it.
+
+    Example:
+        >>> label({"method": "focal", "car": {"preset": "classwise"}}), label({"method": "car", "car": {}})
+        ('focal + car (classwise)', 'car')
+    """
+    name, car = str(results["method"]), results.get("car")
+    if not car:
+        return name
+    preset = car.get("preset", "paper")
+    return (name if name.startswith("car") else f"{name} + car") + ("" if preset == "paper" else f" ({preset})")
+
+
+def flags(config: TrainConfig) -> list[list[str]]:
+    """The flags of `spectail train` that differ from its defaults, each with its values."""
+    default = from_dict({"method": config.method})
+    found: list[list[str]] = [["--method", config.method]]
+    for field in dataclasses.fields(config):
+        value, usual = getattr(config, field.name), getattr(default, field.name)
+        if field.name == "car":
+            found += _car_flags(config)
+        elif dataclasses.is_dataclass(value):
+            found += _changed(value, usual)
+        elif value != usual and field.name != "method":
+            found.append(_flag(field.name, value))
+    return found
+
+
+def _car_flags(config: TrainConfig) -> list[list[str]]:
+    """Any of them switches CAR on, so there are none for a run without it."""
+    if not (config.car.enabled or find_method(config.method).car):
+        return []
+    usual = dataclasses.replace(CARConfig(), enabled=config.car.enabled)
+    changed = _changed(config.car, usual, "car.")
+    return changed or [["--car"]] * config.car.enabled
+
+
+def _changed(settings: Any, usual: Any, prefix: str = "") -> list[list[str]]:
+    kinds = typing.get_type_hints(type(settings))
+    return [
+        _flag(prefix + field.name, getattr(settings, field.name), switch=kinds[field.name] is bool)
+        for field in dataclasses.fields(settings)
+        if getattr(settings, field.name) != getattr(usual, field.name)
+    ]
+
+
+def _flag(name: str, value: Any, *, switch: bool = True) -> list[str]:
+    """`--name value ...`; a switch that can only be on or off has no value."""
+    parts = name.replace("_", "-").rpartition(".")
+    if isinstance(value, bool) and switch:
+        return [f"--{parts[0]}{parts[1]}{'' if value else 'no-'}{parts[2]}"]
+    values = value if isinstance(value, tuple) else (value,)
+    return ["--" + "".join(parts), *(repr(entry) if isinstance(entry, float) else str(entry) for entry in values)]
