@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..distributed import find_group
 from ..targets import MixedTarget, check_target
 
 Target = Tensor | MixedTarget
@@ -21,6 +23,10 @@ class LabelLoss(nn.Module):
         average: ``"weights"`` divides by the sum of the weights in the batch, as torch does; ``"samples"`` by the
             number of samples. Without weights they are the same.
         ignore_index: hard labels to leave out.
+
+    State and distributed: the weights are a buffer. With ``sync = True`` (set by the training engine) the sum of the
+    weights is that of the batches of all ranks, so that averaged gradients are those of one process; every rank must
+    then call the loss.
     """
 
     weight: Tensor | None
@@ -29,12 +35,16 @@ class LabelLoss(nn.Module):
         super().__init__()
         if average not in ("weights", "samples"):
             raise ValueError(f"average must be 'weights' or 'samples'; got {average!r}.")
-        self.average, self.ignore_index = average, ignore_index
+        self.average, self.ignore_index, self.sync = average, ignore_index, False
         self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
 
     def costs(self, logits: Tensor) -> Tensor:
         """(N, K): the loss of each sample for each label."""
         raise NotImplementedError
+
+    def class_weights(self) -> Tensor | None:
+        """(K,) weights in force."""
+        return self.weight
 
     def set_weight(self, weight: Tensor | None) -> None:
         """Change the class weights, as deferred re-weighting does; None for none."""
@@ -53,11 +63,12 @@ class LabelLoss(nn.Module):
             return self._average(self.costs(logits if logits.dtype == torch.float64 else logits.float()), target)
 
     def _average(self, costs: Tensor, target: Target) -> Tensor:
-        weight = None if self.weight is None else self.weight.to(costs)
+        weight = self.class_weights()
+        weight = None if weight is None else weight.to(costs)
         if isinstance(target, Tensor) and target.ndim == 2:
             mass = target.to(costs) if weight is None else target.to(costs) * weight
-            divisor = mass.sum() if self.average == "weights" and weight is not None else costs.new_tensor(len(costs))
-            return (mass * costs).sum() / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
+            total, weights, samples = (mass * costs).sum(), mass.sum(), costs.new_tensor(len(costs))
+            return self._ratio(total, samples if weight is None else weights, samples)
         if isinstance(target, Tensor):
             labels, shares = [target.long()], None  # before comparing: a byte would wrap -100 round to 156
         else:
@@ -65,11 +76,40 @@ class LabelLoss(nn.Module):
         kept = labels[0] != self.ignore_index
         for label in labels[1:]:
             kept = kept & (label != self.ignore_index)
-        total, divisor = costs.new_zeros(()), costs.new_zeros(())
+        total, weights, samples = costs.new_zeros(()), costs.new_zeros(()), costs.new_zeros(())
         for place, label in enumerate(labels):
             safe = label.where(kept, 0)
             share = kept.to(costs.dtype) if shares is None else shares[place].where(kept, 0)
             weighted = share if weight is None else share * weight[safe]
             total = total + costs.gather(1, safe[:, None]).squeeze(1) @ weighted
-            divisor = divisor + (weighted if self.average == "weights" else share).sum()
-        return total / divisor.clamp_min(torch.finfo(costs.dtype).tiny)
+            samples = samples + share.sum()
+            weights = samples if weight is None else weights + weighted.sum()
+        return self._ratio(total, weights, samples)
+
+    def _ratio(self, total: Tensor, weights: Tensor, samples: Tensor) -> Tensor:
+        tiny = torch.finfo(total.dtype).tiny
+        group = find_group("auto") if self.sync else None
+        if self.average == "samples" or weights is samples:
+            return total / samples.clamp_min(tiny)
+        if group is None:
+            return total / weights.clamp_min(tiny)
+        everyone = torch.stack([weights, samples]).detach().clone()
+        dist.all_reduce(everyone, group=group)
+        mean_weight = everyone[0] / everyone[1].clamp_min(tiny)
+        return total / (samples * mean_weight).clamp_min(tiny)
+
+
+def log_others(logits: Tensor) -> Tensor:
+    """(N, K): log of the summed exponentials of all logits but k, without the loss of digits of log(1 - p_k).
+
+    Example:
+        >>> log_others(torch.tensor([[50.0, 0.0, 0.0]]))[0, :2]
+        tensor([ 0.6931, 50.0000])
+    """
+    if logits.shape[1] == 1:
+        return torch.full_like(logits, -torch.inf)
+    total = logits.logsumexp(1, keepdim=True)
+    top = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, logits.argmax(1, keepdim=True), True)
+    share = (logits - total).exp().masked_fill(top, 0.0)  # at most one half everywhere but at the top
+    rest = logits.masked_fill(top, -torch.inf).logsumexp(1, keepdim=True)
+    return torch.where(top, rest, total + torch.log1p(-share))

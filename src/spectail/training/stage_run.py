@@ -144,7 +144,7 @@ class StageRun:
             loader.load_state_dict(state["loaders"][name])
         self.generator.set_state(state["generator"])
         self.sums = {name: value.to(self.accelerator.device) for name, value in state["sums"].items()}
-        self.images = state["images"]
+        self.images = state.get("images", 0)  # 0 for a rank that the run did not have before
         self.step.index = state["index"]
 
     def _loader(self, place: int, how: str, epochs: int) -> Loader:

@@ -1,0 +1,104 @@
+"""Geometric-mean loss (Du & Wu 2023, "No One Left Behind: Improving the Worst Categories in Long-Tailed Learning")."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..counts import CountsLike, as_counts
+from ..distributed import find_group
+from ..targets import MixedTarget, check_target
+from .base import Target
+
+DIVISORS = ("present", "all")
+
+
+class GeometricMeanLoss(nn.Module):
+    """L = -(1/C) sum over classes c of log q_c, where q_c is the mean over the batch's samples of class c of the
+    Balanced-Softmax probability of their label: the (negative log) geometric mean of soft recalls.
+
+    A single class that is always wrong makes it large. It belongs to a batch, not to a sample: it has no value per
+    sample, does not add up over micro-batches, and wants batches that are large against the number of classes. With
+    one sample per class it is the mean Balanced-Softmax loss.
+
+    Args:
+        class_counts: training images per class; pass equal counts if the sampler is already class-balanced.
+        divide: C, the classes ``"present"`` in the batch or ``"all"`` (absent ones then count as perfect).
+        weight: (K,) weights of the classes, or None.
+        ignore_index: hard labels to leave out.
+
+    State and distributed: counts and weights are buffers. With ``sync = True`` (set by the training engine) the
+    batches of all ranks are one batch, and averaging the gradients over ranks gives those of one process.
+
+    Example:
+        >>> z = torch.tensor([[2.0, 0.5, -1.0], [0.2, 1.5, 0.3], [1.0, 0.0, 0.5], [0.1, -0.2, 0.4]]).double()
+        >>> round(float(GeometricMeanLoss([100, 20, 5])(z, torch.tensor([0, 1, 2, 2]))), 5)
+        1.37312
+    """
+
+    log_prior: Tensor
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        class_counts: CountsLike,
+        divide: str = "present",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__()
+        if divide not in DIVISORS:
+            raise ValueError(f"divide must be one of {', '.join(DIVISORS)}; got {divide!r}.")
+        self.divide, self.ignore_index, self.sync = divide, ignore_index, False
+        self.register_buffer("log_prior", as_counts(class_counts, advice="Drop the class.").frequencies.log())
+        self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
+
+    def set_weight(self, weight: Tensor | None) -> None:
+        """Change the class weights; None for none."""
+        self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+
+    def forward(self, logits: Tensor, target: Target) -> Tensor:
+        check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
+        with torch.autocast(logits.device.type, enabled=False):
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            log_q = (logits + self.log_prior.to(logits)).log_softmax(1)
+            recall, mass = self._log_recalls(log_q, _masses(target, log_q, self.ignore_index))
+            present = mass > 0
+            weight = present.to(logits) if self.weight is None else self.weight.to(logits) * present
+            count = weight.sum() if self.divide == "present" else logits.new_tensor(logits.shape[1])
+            return -(weight * recall.where(present, 0)).sum() / count.clamp_min(torch.finfo(logits.dtype).tiny)
+
+    def _log_recalls(self, log_q: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+        """(K,) log of the mean probability of the label, and label mass, of every class. In logs: q may underflow."""
+        group = find_group("auto") if self.sync else None
+        top = log_q.where(mass > 0, -torch.inf).amax(0).detach()
+        if group is not None:
+            dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        top = top.where(top.isfinite(), 0)
+        scaled = (mass * (log_q - top).where(mass > 0, 0).exp()).sum(0)
+        total = mass.sum(0)
+        if group is not None:
+            # the value is that of all ranks; the gradient is this rank's part, times the ranks that will average it
+            everyone = torch.stack([scaled.detach(), total])
+            dist.all_reduce(everyone, group=group)
+            scaled = everyone[0] + dist.get_world_size(group) * (scaled - scaled.detach())
+            total = everyone[1]
+        return top + scaled.clamp_min(torch.finfo(log_q.dtype).tiny).log() - total.clamp_min(1e-12).log(), total
+
+
+def _masses(target: Target, like: Tensor, ignore: int) -> Tensor:
+    """(N, K): label mass of every sample on every class."""
+    if isinstance(target, Tensor) and target.ndim == 2:
+        return target.to(like)
+    if isinstance(target, MixedTarget):
+        first, second, share = target.a.long(), target.b.long(), target.share.to(like)
+        kept = (first != ignore) & (second != ignore)
+        pairs = [(first, share), (second, 1 - share)]
+    else:
+        kept = target.long() != ignore
+        pairs = [(target.long(), torch.ones_like(target, dtype=like.dtype))]
+    mass = torch.zeros_like(like)
+    for label, part in pairs:
+        mass.scatter_add_(1, label.where(kept, 0)[:, None], part.where(kept, 0)[:, None])
+    return mass
