@@ -36,9 +36,10 @@ def datasets() -> Table:
 def methods() -> Table:
     from ..methods.registry import ENTRIES  # noqa: PLC0415
 
-    table = Table("method", "what", "CAR")
+    table = Table("method", "what", "kind", "venue", "needs", "extra cost", "deviations")
     for entry in ENTRIES:
-        table.add_row(entry.name, entry.summary, "included" if entry.car else "with --car")
+        about = entry.about()
+        table.add_row(entry.name, entry.summary, about.kind, about.venue, about.needs, about.cost, about.deviations)
     return table
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,11 +17,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from .batch_transforms import BatchTransform
+from .deferred import DeferredSampler
 from .features import FeatureSet
 from .images import BrokenImage
 from .imageset import ImageSet
 from .samplers import LongTailSampler
 from .transforms import Preset, Views
+
+LOST = r"DataLoader worker \(pid\S* ([\d, ]+)\) (is killed by signal: [^.]*|exited unexpectedly)"
+"""How torch says that a worker died."""
+
+
+class WorkerLost(OSError):
+    """A process that reads images has died."""
 
 
 class Batch(NamedTuple):
@@ -53,6 +64,7 @@ class Loader:
         views: transforms, for several views of each image (contrastive methods); the images are then a tuple.
         workers: processes that decode images which are not in memory.
         drop_last: leave out a last, smaller batch.
+        images: False for labels and indices only; the images of a batch are then None.
         device: where the batches are wanted; images in memory are kept and transformed there.
     """
 
@@ -62,11 +74,12 @@ class Loader:
         preset: Preset | None = None,
         *,
         batch_size: int = 128,
-        sampler: LongTailSampler | None = None,
+        sampler: LongTailSampler | DeferredSampler | None = None,
         views: Sequence[Callable[[Any], Tensor]] | None = None,
         workers: int = 0,
         seed: int = 0,
         drop_last: bool = False,
+        images: bool = True,
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
@@ -81,6 +94,7 @@ class Loader:
             raise ValueError("the loader shares batches out over ranks itself: make the sampler with world_size=1.")
         self.data, self.sampler, self.batch_size, self.workers = data, sampler, batch_size, workers
         self.seed, self.drop_last, self.rank, self.world_size = seed, drop_last, rank, world_size
+        self.images = images
         self.device = torch.device(device)
         self.length = len(data) if sampler is None else sampler.length
         if self.length < world_size or (drop_last and self.length < batch_size * world_size):
@@ -160,7 +174,29 @@ class Loader:
     def _share(self, order: NDArray[np.int64], start: int) -> NDArray[np.int64]:
         return order[start : start + self.batch_size * self.world_size][self.rank :: self.world_size]
 
+    def fetch(self, rows: Tensor) -> Batch:
+        """The images with these indices, transformed as in training, beside the stream of batches.
+
+        Their augmentation follows from the place in the epoch. Ranks that together fetch a global batch, each the
+        same number of its images, get what one process would get.
+        """
+        if isinstance(self.data, FeatureSet):
+            images: Any = self.data.features[rows].to(self.device)
+        elif self._fast is not None:
+            assert self._stored is not None
+            generator = np.random.default_rng([*b"fetch", self.seed, self.epoch, self.position])
+            draws = self._fast.draws(len(rows) * self.world_size, generator)[self.rank :: self.world_size]
+            images = self._fast(self._stored, rows, draws)
+        else:
+            seeded = _Seeded(self.data, self._transform, self.seed, self.epoch)
+            keys = (self.length + self.position) * self.world_size + self.rank + self.world_size * np.arange(len(rows))
+            items = [seeded[row, key] for row, key in zip(rows.tolist(), keys.tolist(), strict=True)]
+            return self._moved(_collate(items))
+        return Batch(images, self.labels[rows].to(self.device), rows)
+
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
+        if not self.images:
+            return (self._bare(order, start) for start in starts)
         if isinstance(self.data, FeatureSet):
             return (self._features(self.data, order, start) for start in starts)
         if self._fast is not None:
@@ -174,8 +210,24 @@ class Loader:
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else it would draw from the loop's
+            worker_init_fn=_deaf,
         )
-        return map(self._moved, loader)
+        return self._read(loader)
+
+    def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
+        try:
+            with _no_alarm():
+                batches = iter(loader)
+            yield from map(self._moved, batches)
+        except RuntimeError as error:
+            found = re.search(LOST, str(error))
+            if found is None:
+                raise
+            raise WorkerLost(
+                f"a process that reads images (pid {found[1]}) {found[2]}, which mostly means that memory ran out. "
+                "Repeat the command with a smaller --workers (0 reads in the main process), with --resume if it was a "
+                "run."
+            ) from None
 
     def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
         assert self._fast is not None
@@ -187,6 +239,10 @@ class Loader:
             generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
             draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
         return Batch(self._fast(self._stored, rows, draws), self.labels[rows].to(self.device), rows)
+
+    def _bare(self, order: NDArray[np.int64], start: int) -> Batch:
+        rows = torch.from_numpy(self._share(order, start).copy())
+        return Batch(None, self.labels[rows].to(self.device), rows)
 
     def _features(self, data: FeatureSet, order: NDArray[np.int64], start: int) -> Batch:
         rows = torch.from_numpy(self._share(order, start).copy())
@@ -201,6 +257,24 @@ class Loader:
         moved = tuple(view.to(self.device, non_blocking=True) for view in images)
         images = moved if isinstance(batch.images, tuple) else moved[0]
         return Batch(images, batch.labels.to(self.device, non_blocking=True), batch.indices)
+
+
+@contextmanager
+def _no_alarm() -> Iterator[None]:
+    """Undo the handler with which torch raises the death of a worker wherever the program is, even in mid-step.
+
+    Without it torch notices within five seconds, when it waits for a batch of that worker.
+    """
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGCHLD) is not before:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
+
+
+def _deaf(worker: int) -> None:
+    """Signals to stop often go to all processes of a job. The main one acts on them; its workers must last as long."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Shares:

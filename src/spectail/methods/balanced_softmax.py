@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..losses import BalancedSoftmaxLoss
-from .base import Method, Options
+from .base import About, LossOptions, Method
 
 
 @dataclass(frozen=True)
-class BalancedSoftmaxOptions(Options):
+class BalancedSoftmaxOptions(LossOptions):
     tau: float = 1.0
     """Strength of the prior; 1 is Balanced Softmax."""
 
 
 class BalancedSoftmax(Method):
+    about = About(venue="NeurIPS 2020", needs="counts")
     options_type = BalancedSoftmaxOptions
 
     def make_criterion(self) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -11,14 +11,40 @@ from torch import Tensor, nn
 
 from ..counts import ClassCounts
 from ..data.loader import Batch
-from ..losses import CrossEntropyLoss
+from ..losses import CrossEntropyLoss, effective_number_weights
 from ..models.classifier import Classifier
+from ..models.heads import make_head
 from ..targets import MixedTarget
+
+
+@dataclass(frozen=True)
+class About:
+    """What a person chooses a method by."""
+
+    kind: str = "loss"
+    venue: str = "-"
+    needs: str = "nothing"
+    cost: str = "none"
+    """Over plain training."""
+    deviations: str = "none"
+    """From the paper or the authors' code, unless an option says otherwise."""
 
 
 @dataclass(frozen=True)
 class Options:
     """A method's own options; they become flags of the command line."""
+
+
+@dataclass(frozen=True)
+class LossOptions(Options):
+    """Options of every method that is a loss: what may change late in training."""
+
+    defer: Literal["none", "reweight", "resample"] = "none"
+    """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
+    defer_at: float = 0.8
+    """Share of the epochs after which that begins."""
+    defer_beta: float = 0.9999
+    """Beta of the effective number."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +56,30 @@ class Stage:
     """None: the epochs of the run."""
     train: Literal["all", "head"] = "all"
     fresh_head: bool = False
+    norm: Literal["frozen", "drift"] = "frozen"
+    """Whether the running statistics of a frozen backbone go on following the batches."""
     optim: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the optimisation settings of the run."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where a named stream of batches comes from."""
+
+    how: str = "instance"
+    """A sampler's name."""
+    then: str | None = None
+    """Sampler from the epoch ``switch`` on."""
+    switch: int = 0
+    exponent: float = 1.0
+    """Of the exponent sampler."""
+    split: Literal["train", "val"] = "train"
+    batch_size: int | None = None
+    """Over all processes; None for that of the main stream."""
+    even: bool = False
+    """Leave out a last, smaller batch."""
+    images: bool = True
+    """False for labels and indices only."""
 
 
 class Outcome(NamedTuple):
@@ -57,6 +105,17 @@ class Step:
     optimizer: torch.optim.Optimizer | None = None
     generator: torch.Generator | None = None
     """For a method's own random draws; saved with the run, the same on every rank."""
+    labels: Tensor | None = None
+    """Labels of all training images."""
+    fetch: Callable[[Tensor], Batch] | None = None
+    """A batch of the training images with these indices, transformed as in training."""
+    log: Callable[[str, Tensor], None] = lambda name, value: None
+    """Takes a number that belongs in metrics.jsonl, as the mean over the images of the epoch."""
+
+    @property
+    def lr(self) -> float:
+        assert self.optimizer is not None
+        return float(self.optimizer.param_groups[0]["lr"])
 
 
 class Method(nn.Module):
@@ -65,35 +124,82 @@ class Method(nn.Module):
     Modules, parameters and buffers of a method are trained and saved with the model.
     """
 
-    options_type: ClassVar[type[Options]] = Options
-    head: ClassVar[str] = "linear"
+    about: ClassVar[About] = About()
+    options_type: ClassVar[type[Options]] = LossOptions
+    head: ClassVar[str | None] = None
+    """The kind of head it needs; None for any."""
     needs_images: ClassVar[bool] = False
     """True for methods that cannot work on frozen features."""
+    whole_batch: ClassVar[bool] = False
+    """True for a loss of the global batch that cannot be split into samples; the loss then sees to the ranks itself."""
+    essentials: ClassVar[Mapping[str, Any]] = {}
+    """Settings without which the method would not be itself. They replace those of a preset; flags replace them."""
 
     def __init__(self, counts: ClassCounts, options: Options, *, epochs: int) -> None:
         super().__init__()
         self.counts, self.options, self.epochs = counts, options, epochs
         self.criterion = self.make_criterion()
+        if hasattr(self.criterion, "sync"):
+            self.criterion.sync = True  # type: ignore[assignment] # in the engine every rank calls it
+
+    # -- what it is made of --
 
     def make_criterion(self) -> nn.Module:
         return CrossEntropyLoss()
 
-    def stages(self) -> list[Stage]:
-        return [Stage()]
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        return make_head(kind, in_features, len(self.counts))
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         return Classifier(backbone, head)
 
-    def streams(self, stage: Stage) -> dict[str, str]:
-        """Samplers by name. ``main`` sets the pace: an epoch ends with it."""
-        return {"main": "instance"}
+    def undecayed(self, model: Classifier) -> list[nn.Parameter]:
+        """Parameters that weight decay must leave alone."""
+        return []
+
+    def stages(self) -> list[Stage]:
+        return [Stage()]
+
+    def streams(self, stage: Stage) -> dict[str, Stream]:
+        """Batches by name. ``main`` sets the pace: an epoch ends with it."""
+        options = self.options
+        if isinstance(options, LossOptions) and options.defer == "resample":
+            late = switch_epoch(options.defer_at, self.epochs)
+            return {"main": Stream("instance", then="class-balanced", switch=late)}
+        return {"main": Stream()}
 
     def views(self, preset: Any) -> list[Any] | None:
         """Training transforms of several views, or None for the preset's one."""
         return None
 
+    def disclosures(self) -> dict[str, str]:
+        """What a reader of the results must know, such as extra data that was used."""
+        return {}
+
+    # -- what it does --
+
+    def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
+        """Set what follows the stage. Values are restored afterwards if the run goes on inside the stage."""
+
     def begin_epoch(self, step: Step) -> None:
         """Set what follows the epoch."""
+        options = self.options
+        if isinstance(options, LossOptions) and options.defer == "reweight":
+            late = self.deferred(step)
+            weight = effective_number_weights(self.counts, options.defer_beta) if late else None
+            self.criterion.set_weight(weight)  # type: ignore[operator]
+
+    def phase(self, step: Step) -> str:
+        """What the steps of this epoch are counted as in results.json."""
+        names = {"reweight": "reweighted", "resample": "resampled"}
+        return names[self.options.defer] if self.deferred(step) else step.stage.name  # type: ignore[attr-defined]
+
+    def deferred(self, step: Step) -> bool:
+        """Whether the late part of training has begun."""
+        options = self.options
+        if not isinstance(options, LossOptions) or options.defer == "none":
+            return False
+        return step.epoch >= switch_epoch(options.defer_at, step.epochs)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         batch = batches["main"]
@@ -106,3 +212,15 @@ class Method(nn.Module):
     def inference(self, model: Classifier) -> nn.Module:
         """What evaluation, prediction and export use."""
         return model
+
+
+def switch_epoch(share: float, epochs: int) -> int:
+    """The epoch, counted from 0, at which a schedule switches. With two epochs or more both parts run.
+
+    Example:
+        >>> [switch_epoch(0.8, epochs) for epochs in (200, 12, 2, 1)]
+        [160, 10, 1, 1]
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"a switch must lie between 0 and 1, as a share of the epochs; got {share}.")
+    return min(max(round(share * epochs), 1), max(epochs - 1, 1))

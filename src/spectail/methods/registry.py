@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from importlib import import_module
 
-from .base import Method
+from .base import About, Method
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,35 @@ class Entry:
         found: type[Method] = getattr(import_module(f".{module}", __package__), name)
         return found
 
+    def about(self) -> About:
+        return (BALANCED_CAR if self.prior_shift else CAR) if self.car else self.load().about
 
-BALANCED = "balanced_softmax:BalancedSoftmax"
+
+CAR = About("regulariser", "CVPR 2026", "counts", "below 2 % of a ResNet-32 step")
+BALANCED_CAR = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
 ENTRIES = [
     Entry("ce", "cross entropy", "base:Method"),
-    Entry("balanced-softmax", "prior added to the training logits (Ren et al. 2020)", BALANCED),
+    Entry("focal", "easy samples count less", "focal:Focal"),
+    Entry("cb", "class weights by effective number", "class_balanced:ClassBalanced"),
+    Entry("ldam-drw", "larger margins for rarer classes, class weights late", "ldam_drw:LDAMDRW"),
+    Entry("balanced-softmax", "prior added to the training logits", "balanced_softmax:BalancedSoftmax"),
+    Entry("balms", "Balanced Softmax with learned sampling rates, on a frozen backbone", "balms:BALMS"),
+    Entry("bbn", "two branches, uniform and reversed sampling, emphasis moves over", "bbn:BBN"),
+    Entry("wb", "strong weight decay, then a balanced loss, class vectors capped", "weight_balancing:WeightBalancing"),
+    Entry("gml", "geometric mean of class recalls; old and new head averaged", "gml:GML"),
+    Entry("los", "the trained head goes on with almost flat labels", "los:LOS"),
+    Entry("logit-adjustment", "prior taken off the logits after training", "logit_adjustment:LogitAdjustment"),
+    Entry("tau-norm", "class vectors divided by a power of their length after training", "tau_norm:TauNorm"),
+    Entry("crt", "fresh head, class-balanced sampling, frozen backbone", "crt:CRT"),
+    Entry("lws", "one learned factor per class, class-balanced sampling, frozen backbone", "lws:LWS"),
     Entry("car", "cross entropy + CAR", "base:Method", car=True),
-    Entry("car-balanced", "Balanced Softmax + CAR on prior-shifted logits", BALANCED, car=True, prior_shift=True),
+    Entry(
+        "car-balanced",
+        "Balanced Softmax + CAR on prior-shifted logits",
+        "balanced_softmax:BalancedSoftmax",
+        car=True,
+        prior_shift=True,
+    ),
 ]
 METHODS = {entry.name: entry for entry in ENTRIES}
 

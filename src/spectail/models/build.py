@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -31,6 +31,8 @@ class ModelConfig:
     """Patch size of a vision transformer, such as 4 for 32 x 32 images."""
     pretrained: bool = False
     """Load timm's own weights (needs the network once)."""
+    head: Literal["linear", "cosine"] | None = None
+    """Kind of classifier. Default: what the method needs, or linear."""
     init: Path | None = None
     """Weights from a .safetensors or .pth file, or from the folder of a run; the head is new."""
 
@@ -39,16 +41,33 @@ def _cifar(depth: int) -> Callable[[dict[str, Any]], nn.Module]:
     return lambda options: CifarResNet(depth)
 
 
+def _resnet34(options: dict[str, Any]) -> nn.Module:
+    """ResNet-34 for 32 x 32 images: a 3 x 3 stem of stride 1, no pooling after it."""
+    import timm  # noqa: PLC0415
+
+    backbone: nn.Module = timm.create_model("resnet34", num_classes=0)
+    stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    backbone.conv1, backbone.maxpool = stem, nn.Identity()
+    return backbone
+
+
 MODELS: dict[str, tuple[str, Callable[[dict[str, Any]], nn.Module]]] = {
     "small-cnn": ("three convolutions, for the embedded data set", lambda options: SmallCNN()),
     "small-vit": ("ViT of width 192 and depth 6 for small images", lambda options: SmallViT(**options)),
     "resnet20": ("CIFAR ResNet-20", _cifar(20)),
     "resnet32": ("CIFAR ResNet-32, the field's network for CIFAR-LT", _cifar(32)),
+    "resnet34-cifar": ("ResNet-34 with a stem for 32 x 32 images, as in Weight Balancing and LOS", _resnet34),
 }
 
 
-def build_model(config: ModelConfig, num_classes: int, head: str = "linear") -> tuple[Classifier, LoadReport | None]:
-    """The network with a new head, and what was loaded into it (None when it starts from random weights)."""
+def build_model(
+    config: ModelConfig, num_classes: int, head: str | Callable[[int], nn.Module] = "linear"
+) -> tuple[Classifier, LoadReport | None]:
+    """The network with a new head, and what was loaded into it (None when it starts from random weights).
+
+    ``head`` is a kind, or a function from the number of features to a module.
+    """
     options: dict[str, Any] = {}
     if config.patch_size is not None:
         options["patch_size"] = config.patch_size
@@ -64,7 +83,8 @@ def build_model(config: ModelConfig, num_classes: int, head: str = "linear") -> 
         backbone = _from_timm(config, options)
     # some timm models have a hidden layer before the classifier, whose width is what the head sees
     width: Any = getattr(backbone, "head_hidden_size", None) or backbone.num_features
-    model = Classifier(backbone, make_head(head, int(width), num_classes))
+    new = make_head(head, int(width), num_classes) if isinstance(head, str) else head(int(width))
+    model = Classifier(backbone, new)
     return model, load_weights(model.backbone, config.init) if config.init is not None else None
 
 

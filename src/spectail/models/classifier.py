@@ -20,14 +20,15 @@ class Classifier(nn.Module):
         logits = self.head(found)
         return (found, logits) if features else logits
 
-    def freeze_backbone(self, frozen: bool = True) -> None:
-        """Train the head only. A frozen backbone also stays in evaluation mode, so its statistics do not drift."""
+    def freeze_backbone(self, frozen: bool = True, *, drift: bool = False) -> None:
+        """Train the head only. A frozen backbone also stays in evaluation mode, so its statistics do not drift, unless
+        ``drift`` asks for that."""
         self.backbone.requires_grad_(not frozen)
-        self._frozen = frozen
+        self._still = frozen and not drift
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
-        if getattr(self, "_frozen", False):
+        if getattr(self, "_still", False):
             self.backbone.eval()
         return self

@@ -16,11 +16,7 @@ class SmallCNN(nn.Module):
         super().__init__()
         # The first layer halves the image at once: full-size maps would cost more than all the rest.
         self.layers = nn.Sequential(
-            *_convolution(3, 32, kernel=5, stride=2),
-            *_convolution(32, 64),
-            nn.MaxPool2d(2),
-            *_convolution(64, 128),
-            nn.MaxPool2d(2),
+            _Convolution(3, 32, kernel=5, stride=2), _Convolution(32, 64, pool=2), _Convolution(64, 128, pool=2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,9 +24,16 @@ class SmallCNN(nn.Module):
         return found
 
 
-def _convolution(inside: int, outside: int, kernel: int = 3, stride: int = 1) -> list[nn.Module]:
-    conv = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
-    return [conv, nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
+class _Convolution(nn.Module):
+    def __init__(self, inside: int, outside: int, kernel: int = 3, stride: int = 1, pool: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(outside)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.conv(x)), inplace=True)
+        return F.max_pool2d(x, self.pool) if self.pool > 1 else x
 
 
 class SmallViT(nn.Module):

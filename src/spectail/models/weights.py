@@ -35,16 +35,12 @@ class LoadReport:
 
 
 def load_weights(backbone: nn.Module, path: Path) -> LoadReport:
-    """Load what fits. A file that does not fit at all is an error, not a random start in disguise."""
+    """Load what fits. A file that fits less than half of the backbone is an error, not a random start in disguise."""
     state = _cleaned(read_weights(path), backbone)
     own = backbone.state_dict()
     reshaped = tuple(name for name, value in state.items() if name in own and own[name].shape != value.shape)
     fitting = {name: value for name, value in state.items() if name in own and name not in reshaped}
-    if not any(name in fitting for name, _ in backbone.named_parameters()):
-        raise ValueError(
-            f"{path} has no tensor that fits the model: it holds {', '.join(list(state)[:3])}, ..., the model "
-            f"{', '.join(list(own)[:3])}, .... Is it a checkpoint of this architecture?"
-        )
+    _require_half(backbone, state, fitting, path)
     backbone.load_state_dict(fitting, strict=False)
     counters = {name for name in own if name.endswith("num_batches_tracked")}  # not every file keeps them
     return LoadReport(
@@ -54,6 +50,28 @@ def load_weights(backbone: nn.Module, path: Path) -> LoadReport:
         unexpected=tuple(name for name in state if name not in own),
         reshaped=reshaped,
     )
+
+
+def _require_half(backbone: nn.Module, state: dict[str, Tensor], fitting: dict[str, Tensor], path: Path) -> None:
+    """Half of the numbers that training moves. Of a whole classifier its backbone counts: heads may differ."""
+    sizes = {name: value.numel() for name, value in backbone.named_parameters()}
+    sizes = {name: size for name, size in sizes.items() if name.startswith("backbone.")} or sizes
+    loaded = sum(size for name, size in sizes.items() if name in fitting)
+    if 2 * loaded >= sum(sizes.values()) and loaded:
+        return
+    what = f"only {loaded:,} of {sum(sizes.values()):,} parameters that fit" if loaded else "no tensor that fits"
+    without = [name for name in sizes if name not in fitting]
+    found = f"it holds {', '.join(list(state)[:3])}, ..., the model {', '.join(without[:3])}, ..."
+    other = next((name for name in without if name in state), None)
+    if other is not None:  # the names agree, so only the shapes tell
+        found += (
+            f" ({other} is {_shape(state[other])} in the file, {_shape(backbone.state_dict()[other])} in the model)"
+        )
+    raise ValueError(f"{path} has {what} the model: {found}. Is it a checkpoint of this architecture?")
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -24,7 +24,8 @@ class OptimConfig:
     """Decoupled under adamw, where biases and norms are spared; coupled, on everything, under sgd."""
     momentum: float = 0.9
     """Of sgd."""
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    schedule: Literal["cosine", "cosine-epochs", "step", "constant"] = "cosine"
+    """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
     warmup_epochs: float = 0.0
     """Linear rise of the learning rate at the start."""
     min_lr: float = 0.0
@@ -95,6 +96,8 @@ class TrainConfig:
     """Processes that decode images which are not in memory."""
     select_on: Literal["last", "val", "test"] = "last"
     """Which epoch's model is reported: the last, the best on validation data, or (flattering) the best on test data."""
+    flip_test: bool = False
+    """Average the logits of an image and of its mirror image, as some papers do."""
     eval_every: int = 1
     """Epochs between evaluations on validation data."""
     eval_train: bool = True

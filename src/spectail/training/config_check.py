@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+
+import torch
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
+
 from ..methods.base import Stage
 from .config import TrainConfig
 
@@ -23,8 +29,31 @@ def check_config(config: TrainConfig) -> None:
             raise ValueError(f"--{name} {number} must be 0 or more.")
     if not 0 < optim.lr < float("inf"):
         raise ValueError(f"--lr {optim.lr} must be a positive number.")
+    if config.probe and config.flip_test:
+        raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
     if not 0 <= optim.ema < 1:
         raise ValueError(f"--ema {optim.ema} must lie in [0, 1).")
+    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not _has_gpu())):
+        raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
+    _check_trackers(config.trackers)
+
+
+def _has_gpu() -> bool:
+    return any(device.is_available() for device in (torch.cuda, torch.backends.mps, torch.xpu))
+
+
+def _check_trackers(names: tuple[str, ...]) -> None:
+    """Accelerate would leave out one that is not installed without a word."""
+    known = [str(kind) for kind in LoggerType if kind != LoggerType.ALL]
+    usable = [str(kind) for kind in get_available_trackers()]
+    for name in names:
+        if name not in (*known, "all"):
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}."
+            raise ValueError(f"--trackers {name} is unknown; {hint}")
+        if name not in (*usable, "all"):
+            package = name.replace("_", "-")
+            raise ValueError(f"--trackers {name} is not installed: pip install {package}, or leave it out.")
 
 
 def check_stages(config: TrainConfig, stages: list[Stage], processes: int) -> None:
@@ -33,9 +62,12 @@ def check_stages(config: TrainConfig, stages: list[Stage], processes: int) -> No
     for name in config.car.stages or ():
         if name not in known:
             raise ValueError(f"--car.stages {name}: {config.method} has the stages {', '.join(known)}.")
-    size, parts = config.optim.batch_size, processes * config.optim.accumulation
-    if size % parts:
-        raise ValueError(
-            f"--batch-size {size} must be a multiple of {processes} processes times {config.optim.accumulation} "
-            "micro-batches."
-        )
+    parts = processes * config.optim.accumulation
+    for flag, size in [("--batch-size", config.optim.batch_size)] + [
+        (f"--{stage.name}-batch-size", stage.optim["batch_size"]) for stage in stages if "batch_size" in stage.optim
+    ]:
+        if size < 1 or size % parts:
+            raise ValueError(
+                f"{flag} {size} must be a multiple of {processes} processes times {config.optim.accumulation} "
+                "micro-batches."
+            )

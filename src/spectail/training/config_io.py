@@ -22,12 +22,17 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> TrainConfig:
-    """A configuration from nested dictionaries; what they leave out comes from ``base``."""
+    """A configuration from nested dictionaries; what they leave out comes from ``base``.
+
+    Another method than that of ``base`` brings the settings without which it would not be itself.
+    """
     base = base if base is not None else TrainConfig()
-    method = content.get("method", base.method)
-    options = find_method(method).load().options_type
-    if type(base.options) is not options:
-        base = dataclasses.replace(base, method=method, options=options())
+    before, method = base.method, content.get("method", base.method)
+    kind = find_method(method).load()
+    if type(base.options) is not kind.options_type:
+        base = dataclasses.replace(base, method=method, options=kind.options_type())
+    if method != before:
+        base = _merged(base, dict(kind.essentials), "")
     return typing.cast(TrainConfig, _merged(base, content, ""))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..data.loader import Batch, Loader
 from ..methods.base import Stage
-from ..models.weights import load_weights, read_weights
+from ..models.weights import read_weights
 from . import checkpoint
 from .config import TrainConfig
 from .config_check import check_config, check_stages
@@ -25,7 +25,9 @@ from .results import make_results
 from .run_folder import RunFolder
 from .setup import make_pieces
 from .signals import Interruptible
+from .stage1 import load_stage1
 from .stage_run import StageRun
+from .trained import Flipped
 
 
 @dataclass
@@ -72,6 +74,12 @@ class Trainer:
         check_stages(config, self.stages, self.accelerator.num_processes)
         if config.select_on == "val" and "val" not in self.pieces.splits:
             raise ValueError("--select-on val needs validation data: pass --val-fraction or --val-per-class.")
+        streams = [stream for stage in self.stages for stream in self.method.streams(stage).values()]
+        if any(stream.split not in self.pieces.splits for stream in streams):
+            raise ValueError(
+                f"{config.method} was told to use validation data, and there are none: pass --val-fraction or "
+                "--val-per-class, or leave it to draw from the training set."
+            )
 
     def run(self, resume: bool) -> dict[str, Any]:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
@@ -97,6 +105,7 @@ class Trainer:
         if run.main.position == 0:
             run.sums, run.images = {}, 0
         self.method.begin_epoch(step)
+        run.phase = self.method.phase(step)
         run.learner.train()
         done = step.index - epoch * run.per_epoch
         self.reporter.begin_epoch(step.stage.name, epoch, step.epochs, run.per_epoch, done)
@@ -120,12 +129,12 @@ class Trainer:
         for place, batches in enumerate(group):
             last = place == len(group) - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(run.learner):
+                run.recent = size = len(batches["main"].labels)
                 outcome = run.learner(batches, step)
-                size = len(batches["main"].labels)
                 run.add("loss", outcome.loss, size)
                 run.images += size
                 # DDP averages over ranks and the group adds up: every image weighs the same, also in a ragged end
-                share = size * run.main.world_size / images
+                share = size * run.main.world_size / images if not self.method.whole_batch else 1 / len(group)
                 total = outcome.loss if share == 1 else outcome.loss * share
                 if run.car is not None:
                     term = run.car(outcome, step)
@@ -144,6 +153,7 @@ class Trainer:
             run.schedule.step()
         step.index += 1
         self.progress.steps += 1
+        self.progress.phases[run.phase] = self.progress.phases.get(run.phase, 0) + 1
         self.method.after_step(run.model, step)
         if run.average is not None:
             run.average.update_parameters(run.model)
@@ -152,7 +162,6 @@ class Trainer:
         run = self.stage
         run.share_buffers()
         self.progress.epoch = epoch + 1
-        self.progress.phases[run.step.stage.name] = run.step.index
         entry: dict[str, Any] = {"stage": run.step.stage.name, "epoch": epoch, "step": self.progress.steps}
         entry |= run.figures(everywhere=True) | {"images_per_second": round(speed, 1)}
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
@@ -193,7 +202,7 @@ class Trainer:
         test, logits = self._evaluate(inference, "test", keep_logits=True)
         trained = self._evaluate(inference, "train")[0] if self.config.eval_train else None
         manifest = self.pieces.data.manifest
-        results = make_results(self.config, manifest, self.progress, test, trained)
+        results = make_results(self.config, manifest, self.progress, self.method.disclosures(), test, trained)
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
             self.folder.save_predictions(logits, self.pieces.splits["test"].labels, manifest)
@@ -212,13 +221,7 @@ class Trainer:
             return stages
         if len(stages) < 2:
             raise ValueError(f"--stage1 means nothing for {self.config.method}: it has one stage.")
-        if not (self.config.stage1 / "model.safetensors").is_file():
-            raise FileNotFoundError(f"--stage1 {self.config.stage1} holds no finished run.")
-        report = load_weights(self.pieces.model, self.config.stage1)
-        lost = [name for name in (*report.missing, *report.reshaped) if name.startswith("backbone.")]
-        if lost:
-            raise ValueError(f"--stage1 {self.config.stage1} is of another network: {lost[0]} and others do not fit.")
-        self.reporter.start(str(report))
+        self.reporter.start(load_stage1(self.config, self.pieces, stages[1]))
         return stages[1:]
 
     def _open(self, resume: bool) -> dict[str, Any] | None:
@@ -270,7 +273,7 @@ class Trainer:
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
         return evaluate(
-            model.to(self.accelerator.device),
+            (Flipped(model) if self.config.flip_test else model).to(self.accelerator.device),
             self.pieces.splits[split],
             self.pieces.inputs(),
             self.counts,

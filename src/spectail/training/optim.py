@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -11,18 +12,27 @@ from torch import nn
 from .config import OptimConfig
 
 
-def make_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW or SGD over what is trainable. AdamW's decay spares biases and norms; SGD's spares nothing."""
+def make_optimizer(
+    module: nn.Module, optim: OptimConfig, undecayed: Sequence[nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """AdamW or SGD over what is trainable. AdamW's decay spares biases and norms; SGD's only what is ``undecayed``."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trainable:
         raise ValueError("nothing is trainable in this stage.")
-    if optim.optimizer == "sgd":
-        return torch.optim.SGD(trainable, optim.lr, optim.momentum, weight_decay=optim.weight_decay)
+    spared = {id(parameter) for parameter in undecayed}
+    if optim.optimizer == "adamw":
+        spared |= {id(parameter) for parameter in trainable if parameter.ndim <= 1}
     groups = [
-        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": optim.weight_decay},
-        {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": [parameter for parameter in trainable if id(parameter) not in spared],
+            "weight_decay": optim.weight_decay,
+        },
+        {"params": [parameter for parameter in trainable if id(parameter) in spared], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], optim.lr)
+    groups = [group for group in groups if group["params"]]
+    if optim.optimizer == "sgd":
+        return torch.optim.SGD(groups, optim.lr, optim.momentum)
+    return torch.optim.AdamW(groups, optim.lr)
 
 
 def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
@@ -40,6 +50,9 @@ def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
         done = (step - warmup) / max(steps - warmup, 1)
         low = optim.min_lr / optim.lr
         return low + (1 - low) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+    if optim.schedule == "cosine-epochs":  # one value an epoch, one epoch ahead: the last runs at zero
+        done = (step // per_epoch + 1) * per_epoch / steps
+        return (1 + math.cos(math.pi * min(done, 1.0))) / 2
     if optim.schedule == "step":
         return float(optim.decay_factor ** bisect_right(sorted(optim.milestones), step / steps))
     return 1.0

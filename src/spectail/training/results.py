@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def make_results(
-    config: TrainConfig, manifest: Manifest, progress: Progress, test: dict[str, Any], trained: dict[str, Any] | None
+    config: TrainConfig,
+    manifest: Manifest,
+    progress: Progress,
+    disclosures: dict[str, str],
+    test: dict[str, Any],
+    trained: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Accuracies in percent; None where there is nothing to measure."""
     worst_train = trained["worst_test"] if trained is not None else None
@@ -24,6 +29,7 @@ def make_results(
         "options": to_dict(config.options),
         "car": _car(config),
         "phases": progress.phases,
+        "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
         "dataset": manifest.dataset,
         "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),
         "identity": manifest.identity,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model
 from ..models.classifier import Classifier
-from ..models.heads import make_head
 from .config import TrainConfig
 from .probe import feature_sets
 from .reporter import Reporter
@@ -78,7 +78,8 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     method = method_type(data.counts, config.options, epochs=config.optim.epochs)
     transforms = make_preset(config, data.transform)
     size = transforms.size if config.model.img_size is None else config.model.img_size
-    built, report = build_model(replace(config.model, img_size=size), len(data.counts), method_type.head)
+    new_head = partial(method.make_head, head_kind(config))
+    built, report = build_model(replace(config.model, img_size=size), len(data.counts), new_head)
     if report is not None:
         reporter.start(str(report))
     model = method.build(built.backbone, built.head)
@@ -92,10 +93,16 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
             feature_sets(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
         )
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
-        model = method.build(
-            nn.Identity(), make_head(method_type.head, splits["train"].features.shape[1], len(data.counts))
-        )
+        model = method.build(nn.Identity(), new_head(splits["train"].features.shape[1]))
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+
+
+def head_kind(config: TrainConfig) -> str:
+    """The head that the run asks for, if the method can work with it."""
+    needed, asked = find_method(config.method).load().head, config.model.head
+    if needed is not None and asked is not None and asked != needed:
+        raise ValueError(f"{config.method} needs a {needed} head; got --head {asked}. Leave --head out.")
+    return asked or needed or "linear"
 
 
 def make_preset(config: TrainConfig, usual: str) -> Preset:

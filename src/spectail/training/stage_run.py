@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..data.deferred import DeferredSampler
 from ..data.loader import Batch, Loader
 from ..data.samplers import LongTailSampler
-from ..methods.base import Stage, Step
+from ..methods.base import Stage, Step, Stream
 from ..models.classifier import Classifier
-from ..models.heads import make_head
 from .config import TrainConfig
 from .learner import Learner
 from .optim import make_optimizer, make_schedule
@@ -39,17 +39,18 @@ class StageRun:
         self.optim = replace(config.optim, **dict(stage.optim))
         epochs = self.optim.epochs if stage.epochs is None else stage.epochs
         streams = self.method.streams(stage)
-        self.loaders = {name: self._loader(place, how, epochs) for place, (name, how) in enumerate(streams.items())}
+        self.loaders = {name: self._loader(place, one, epochs) for place, (name, one) in enumerate(streams.items())}
         self.main = self.loaders["main"]
         self.per_epoch = -(-len(self.main) // self.optim.accumulation)
+        self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, None, generator, self.main.labels)
+        self.step.fetch, self.step.log = self.main.fetch, self.log
         if stage.fresh_head and state is None:
-            old = self.model.head
-            self.model.head = make_head(type(self.method).head, int(old.in_features), int(old.out_features))  # type: ignore[arg-type]
-        self.model.freeze_backbone(stage.train == "head")
+            self.model.head.reset_parameters()  # type: ignore[operator]
+        self.model.freeze_backbone(stage.train == "head", drift=stage.norm == "drift")
+        self.method.begin_stage(self.model, self.step, resumed=state is not None)
         learner = Learner(self.model, self.method)
-        optimizer = make_optimizer(learner, self.optim)
+        optimizer = make_optimizer(learner, self.optim, self.method.undecayed(self.model))
         self.schedule = make_schedule(optimizer, self.optim, epochs * self.per_epoch, self.per_epoch)
-        self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, optimizer, generator)
         self.car = regulariser if regulariser is not None and regulariser.runs_in(stage) else None
         if self.car is not None:
             self.car.car.reset()
@@ -58,14 +59,16 @@ class StageRun:
         if self.optim.ema:
             rule = get_ema_multi_avg_fn(self.optim.ema)  # type: ignore[no-untyped-call]
             self.average = AveragedModel(self.model, self.accelerator.device, multi_avg_fn=rule, use_buffers=True)
+        self.phase = stage.name
         self.sums: dict[str, Tensor] = {}
-        self.images = 0
+        self.images = self.recent = 0
+        """Images of the epoch so far, and of the latest micro-batch, on this rank."""
         if state is not None:
             self._restore(state, learner, optimizer)
         self.learner, prepared = self.accelerator.prepare(learner, optimizer)
         # Accelerate's wrapper looks for optional packages at every step; only loss scaling needs it here
         self.optimizer = prepared if self.accelerator.scaler is not None else optimizer
-        self.step.optimizer = self.optimizer
+        self.step.optimizer = optimizer
 
     def current(self) -> Classifier:
         """The model as it stands: the average of the weights where one is kept."""
@@ -96,6 +99,10 @@ class StageRun:
         if name not in self.sums:
             self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
         self.sums[name].add_(value.detach(), alpha=images)
+
+    def log(self, name: str, value: Tensor) -> None:
+        """What a method has to say about the micro-batch at hand, or about the step."""
+        self.add(name, value.to(self.accelerator.device), self.recent)
 
     def figures(self, *, everywhere: bool = False) -> dict[str, float]:
         """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
@@ -147,19 +154,30 @@ class StageRun:
         self.images = state.get("images", 0)  # 0 for a rank that the run did not have before
         self.step.index = state["index"]
 
-    def _loader(self, place: int, how: str, epochs: int) -> Loader:
+    def _loader(self, place: int, stream: Stream, epochs: int) -> Loader:
         world = self.accelerator.num_processes
-        micro = self.optim.batch_size // (world * self.optim.accumulation)
-        data = self.pieces.splits["train"]
+        data = self.pieces.splits[stream.split]
+        size = stream.batch_size or self.optim.batch_size
+        parts = world * self.optim.accumulation
+        micro = max(min(size, len(data)) if stream.even else size, parts) // parts
         seed = self.config.seed + 1_000_003 * place  # streams of their own
+
+        def sampler(how: str) -> LongTailSampler:
+            return LongTailSampler(
+                data.labels, how, seed=seed, epochs=epochs, exponent=stream.exponent, num_classes=len(data.names)
+            )
+
+        first = sampler(stream.how)
         return Loader(
             data,
             self.pieces.inputs(),
             batch_size=micro,
-            sampler=LongTailSampler(data.labels, how, seed=seed, epochs=epochs, num_classes=len(data.names)),
+            sampler=first if stream.then is None else DeferredSampler(first, sampler(stream.then), stream.switch),
             views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset),
             workers=self.config.workers,
             seed=seed,
+            drop_last=stream.even,
+            images=stream.images,
             rank=self.accelerator.process_index,
             world_size=world,
             device=self.accelerator.device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from ..models.build import build_model
 from ..models.weights import read_weights
 from .config import TrainConfig
 from .config_io import read_yaml
-from .setup import make_preset
+from .setup import head_kind, make_preset
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,26 @@ def load_trained(run: Path) -> Trained:
     method = method_type(manifest.counts, config.options, epochs=config.optim.epochs)
     size = preset.size if config.model.img_size is None else config.model.img_size
     bare = replace(config.model, init=None, pretrained=False, img_size=size)
-    built, _ = build_model(bare, len(manifest.classes), method_type.head)
+    built, _ = build_model(bare, len(manifest.classes), partial(method.make_head, head_kind(config)))
     model = method.build(built.backbone, built.head)
     try:
         model.load_state_dict(read_weights(run))
     except RuntimeError:
         raise ValueError(f"the weights in {run} are not of a {config.model.model}: config.yaml was changed.") from None
-    return Trained(config, manifest, method.inference(model).eval(), preset)
+    inference = method.inference(model)
+    return Trained(config, manifest, (Flipped(inference) if config.flip_test else inference).eval(), preset)
+
+
+class Flipped(nn.Module):
+    """Logits averaged over an image and its mirror image."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = (self.model(images) + self.model(images.flip(-1))) / 2
+        return logits
 
 
 class Normalised(nn.Module):

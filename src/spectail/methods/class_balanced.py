@@ -1,0 +1,47 @@
+"""Class-Balanced loss as a method: weights by effective number, from the first epoch on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from ..losses import ClassBalancedLoss
+from ..models.classifier import Classifier
+from .base import About, LossOptions, Method
+from .focal import rare_start
+
+
+@dataclass(frozen=True)
+class ClassBalancedOptions(LossOptions):
+    beta: float = 0.9999
+    """Of the effective number: 0 for no weights, 1 for inverse frequency."""
+    base: Literal["softmax", "sigmoid", "focal", "softmax-bce"] = "softmax"
+    """The loss that is weighted; focal is its sigmoid form."""
+    gamma: float = 1.0
+    """Of focal."""
+    average: Literal["samples", "weights"] = "samples"
+    """Divide by the batch size, as the authors do, or by the sum of the weights, as torch does."""
+
+
+class ClassBalanced(Method):
+    about = About(venue="CVPR 2019", needs="counts", deviations="softmax base; the authors ship the focal one")
+    options_type = ClassBalancedOptions
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, ClassBalancedOptions)
+        return ClassBalancedLoss(self.counts, options.beta, options.base, options.gamma, options.average)
+
+    @property
+    def sigmoid(self) -> bool:
+        assert isinstance(self.options, ClassBalancedOptions)
+        return self.options.base in ("sigmoid", "focal")
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        head = super().make_head(kind, in_features)
+        return rare_start(head, len(self.counts)) if self.sigmoid else head
+
+    def undecayed(self, model: Classifier) -> list[nn.Parameter]:
+        return [model.head.bias] if self.sigmoid and isinstance(model.head, nn.Linear) else []

@@ -1,0 +1,21 @@
+"""cRT, classifier re-training (Kang et al. 2020): a fresh head on frozen features, classes sampled equally often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import About, Stage, Stream
+from .two_stage import TwoStage, TwoStageOptions
+
+
+@dataclass(frozen=True)
+class CRTOptions(TwoStageOptions):
+    stage2_lr: float = 0.2
+
+
+class CRT(TwoStage):
+    about = About("sampler, two stages", "ICLR 2020", "counts (sampler)", "a short second stage on the head")
+    options_type = CRTOptions
+
+    def streams(self, stage: Stage) -> dict[str, Stream]:
+        return {"main": Stream("class-balanced" if stage.name == "stage2" else "instance")}

@@ -1,0 +1,52 @@
+"""Focal loss as a method; in its sigmoid form with the start of the last bias that keeps the first steps sane."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from ..losses import FocalLoss
+from ..models.classifier import Classifier
+from .base import About, LossOptions, Method
+
+
+@dataclass(frozen=True)
+class FocalOptions(LossOptions):
+    gamma: float = 1.0
+    """Power of the error; the higher, the less do easy samples count."""
+    form: Literal["softmax", "sigmoid"] = "softmax"
+    """softmax as in long-tailed recognition, sigmoid as in the original."""
+    focal_alpha: float | None = None
+    """Weight of the label's own term in the sigmoid form."""
+
+
+def rare_start(head: nn.Module, classes: int) -> nn.Module:
+    """Bias -log(K - 1): every sigmoid begins at 1 / K, so that the K - 1 negatives do not swamp the first steps."""
+    if isinstance(head, nn.Linear) and classes > 1:
+        nn.init.constant_(head.bias, -math.log(classes - 1))
+    return head
+
+
+class Focal(Method):
+    about = About(venue="ICCV 2017")
+    options_type = FocalOptions
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, FocalOptions)
+        return FocalLoss(options.gamma, options.form, options.focal_alpha)
+
+    @property
+    def sigmoid(self) -> bool:
+        assert isinstance(self.options, FocalOptions)
+        return self.options.form == "sigmoid"
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        head = super().make_head(kind, in_features)
+        return rare_start(head, len(self.counts)) if self.sigmoid else head
+
+    def undecayed(self, model: Classifier) -> list[nn.Parameter]:
+        return [model.head.bias] if self.sigmoid and isinstance(model.head, nn.Linear) else []

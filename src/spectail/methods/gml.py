@@ -1,0 +1,81 @@
+"""GML, geometric-mean loss (Du & Wu 2023): the head is trained anew so that no class is left behind, and averaged with
+the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..data.loader import Batch
+from ..losses import GeometricMeanLoss
+from ..models.classifier import Classifier
+from ..models.heads import EnsembleHead
+from .base import About, Outcome, Stage, Step, Stream
+from .two_stage import TwoStage, TwoStageOptions
+
+
+@dataclass(frozen=True)
+class GMLOptions(TwoStageOptions):
+    divide: Literal["present", "all"] = "present"
+    """Average over the classes in the batch, or over all (absent ones count as perfect)."""
+    sampling: Literal["instance", "class-balanced"] = "instance"
+    """Of the second stage; the prior in the loss is then the training set's, or uniform."""
+    reuse_head: bool = False
+    """Begin the second stage with the old head instead of a fresh one."""
+    ensemble: float = 0.5
+    """Share of the old head in the averaged probabilities; 0 for the new head alone."""
+    stage2_batch_size: int | None = 512
+    """Should be large against the number of classes."""
+
+
+class GML(TwoStage):
+    about = About(
+        "batch loss, two stages",
+        "CVPR 2023",
+        "counts, large batches",
+        "a short second stage on the head",
+        "no official code: settings of stage two and form of the average are reconstructed",
+    )
+    options_type = GMLOptions
+    head = "linear"
+    length = (20, 200)
+    fresh_head = False  # begin_stage makes it afresh, after it has been kept
+    whole_batch = True
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, GMLOptions)
+        counts = self.counts if options.sampling == "instance" else [1] * len(self.counts)
+        return GeometricMeanLoss(counts, options.divide)
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        assert isinstance(self.options, GMLOptions)
+        if not 0 <= self.options.ensemble < 1:
+            raise ValueError(f"--ensemble must lie in [0, 1); got {self.options.ensemble}.")
+        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, -self.counts.frequencies.log())
+
+    def streams(self, stage: Stage) -> dict[str, Stream]:
+        assert isinstance(self.options, GMLOptions)
+        return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}
+
+    def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
+        if step.stage.name == "stage2" and not resumed:
+            assert isinstance(self.options, GMLOptions)
+            assert isinstance(model.head, EnsembleHead)
+            model.head.keep()
+            if not self.options.reuse_head:
+                nn.Linear.reset_parameters(model.head)
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        if step.stage.name == "stage1":
+            return super().loss(model, batches, step)
+        batch, head = batches["main"], model.head
+        assert isinstance(head, EnsembleHead)
+        with torch.no_grad():
+            features = model.backbone(batch.images)
+        logits = head.new(features)
+        return Outcome(self.criterion(logits, batch.labels), head.combine(features, logits), batch.labels)

@@ -1,0 +1,45 @@
+"""LDAM-DRW: margins on a cosine head, and class weights once the learning rate has dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from ..data.loader import Batch
+from ..losses import LDAMLoss
+from ..models.classifier import Classifier
+from ..models.heads import CosineHead
+from .base import About, LossOptions, Method, Outcome, Step
+
+
+@dataclass(frozen=True)
+class LDAMOptions(LossOptions):
+    max_margin: float = 0.5
+    """Margin of the rarest class; the authors advise 0.3 for iNaturalist."""
+    scale: float = 30.0
+    """Factor of the cosines."""
+    defer: Literal["none", "reweight", "resample"] = "reweight"
+    """reweight is LDAM-DRW, none is LDAM alone."""
+
+
+class LDAMDRW(Method):
+    about = About("loss, head, schedule", "NeurIPS 2019", "counts, cosine head")
+    options_type = LDAMOptions
+    head = "cosine"
+
+    def make_criterion(self) -> nn.Module:
+        assert isinstance(self.options, LDAMOptions)
+        return LDAMLoss(self.counts, self.options.max_margin, self.options.scale)
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        assert isinstance(self.options, LDAMOptions)
+        return CosineHead(in_features, len(self.counts), self.options.scale)
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        batch = batches["main"]
+        logits = model(batch.images)  # scale * cosine, as inference uses them
+        assert isinstance(self.options, LDAMOptions)
+        return Outcome(self.criterion(logits / self.options.scale, batch.labels), logits, batch.labels)

@@ -1,0 +1,52 @@
+"""Logit adjustment (Menon et al. 2021): the prior is taken off the logits afterwards, or put on them in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
+from ..models.classifier import Classifier
+from .base import About, LossOptions, Method
+
+
+@dataclass(frozen=True)
+class LogitAdjustmentOptions(LossOptions):
+    tau: float = 1.0
+    """Strength of the prior."""
+    mode: Literal["post-hoc", "training"] = "post-hoc"
+    """Subtract tau log prior at inference, or add it in training (with tau 1 that is balanced-softmax)."""
+
+
+class Adjusted(nn.Module):
+    """A model whose logits are shifted by a constant for each class."""
+
+    shift: Tensor
+
+    def __init__(self, model: nn.Module, shift: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("shift", shift.float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        shifted: Tensor = self.model(images) + self.shift
+        return shifted
+
+
+class LogitAdjustment(Method):
+    about = About("post hoc", "ICLR 2021", "counts")
+    options_type = LogitAdjustmentOptions
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, LogitAdjustmentOptions)
+        return BalancedSoftmaxLoss(self.counts, options.tau) if options.mode == "training" else CrossEntropyLoss()
+
+    def inference(self, model: Classifier) -> nn.Module:
+        options = self.options
+        assert isinstance(options, LogitAdjustmentOptions)
+        if options.mode == "training":
+            return model
+        return Adjusted(model, -options.tau * self.counts.frequencies.log())

@@ -1,0 +1,40 @@
+"""LOS, label over-smoothing (Sun et al. 2025): the trained head goes on with almost flat labels, without counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from ..losses import LabelOverSmoothLoss
+from .base import About
+from .two_stage import TwoStage, TwoStageOptions
+
+
+@dataclass(frozen=True)
+class LOSOptions(TwoStageOptions):
+    delta: float = 0.98
+    """Share of the label that is spread over all classes; should rise with their number."""
+    stage2_lr: float = 5e-4
+    stage2_weight_decay: float = 0.0
+    stage2_norm: Literal["frozen", "drift"] = "drift"
+
+
+class LOS(TwoStage):
+    about = About(
+        "soft target, two stages",
+        "ICLR 2025",
+        "nothing",
+        "a short second stage on the head",
+        "no flip at test (--flip-test); the paper's backbone is not verified",
+    )
+    options_type = LOSOptions
+    length = (20, 200)
+    fresh_head = False
+    # its first stage is that of Weight Balancing: without strong decay the second stage changes little
+    essentials: ClassVar = {"optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}}
+
+    def make_criterion(self) -> nn.Module:
+        assert isinstance(self.options, LOSOptions)
+        return LabelOverSmoothLoss(self.options.delta)

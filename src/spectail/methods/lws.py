@@ -1,0 +1,28 @@
+"""LWS, learnable weight scaling (Kang et al. 2020): the head stays, one factor for each class is learned."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..models.classifier import Classifier
+from ..models.heads import ScaledHead
+from .base import About, Step
+from .crt import CRT
+
+
+class LWS(CRT):
+    about = About(
+        "sampler, two stages", "ICLR 2020", "counts (sampler), linear head", "a short second stage on the head"
+    )
+    head = "linear"
+    fresh_head = False
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        return ScaledHead(in_features, len(self.counts))
+
+    def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
+        head, second = model.head, step.stage.name == "stage2"
+        assert isinstance(head, ScaledHead)
+        head.weight.requires_grad_(not second)
+        head.bias.requires_grad_(not second)
+        head.scales.requires_grad_(second)

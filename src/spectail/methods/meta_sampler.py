@@ -1,0 +1,105 @@
+"""The Meta Sampler of BALMS: a sampling rate for each class, learned by looking one step ahead."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..counts import ClassCounts
+from ..distributed import find_group
+
+
+class MetaSampler(nn.Module):
+    """Draws training images with P(class c) proportional to n_c rho_c, rho = sigmoid(psi), and moves psi with Adam.
+
+    A draw is a Gumbel-max sample. Its straight-through weight has the value 1 and the gradient of the soft sample,
+    which is how the loss of a drawn image tells psi about itself.
+
+    Args:
+        counts: training images per class.
+        power: rates begin at (n_c / N)^-power, scaled so that the smallest and the largest add up to 1.
+        lr: learning rate of Adam.
+        level: ``"class"`` draws a class and then one of its images, ``"item"`` draws among all images as the authors
+            do. The law of the draw is the same; the soft sample, and so the gradient, is not. Memory and time of
+            ``"item"`` grow with batch size times training images.
+
+    State and distributed: psi and Adam's moments are buffers; every rank holds the same ones and draws the same global
+    batch from the run's generator.
+    """
+
+    psi: Tensor
+    log_counts: Tensor
+    first: Tensor
+    second: Tensor
+    moves: Tensor
+
+    def __init__(self, counts: ClassCounts, power: float = 0.0, lr: float = 0.01, level: str = "class") -> None:
+        super().__init__()
+        if level not in ("class", "item"):
+            raise ValueError(f"level must be 'class' or 'item'; got {level!r}.")
+        self.lr, self.level = lr, level
+        rates = initial_rates(counts, power)
+        self.register_buffer("psi", torch.logit(rates).float())
+        self.register_buffer("log_counts", counts.counts.float().log())
+        for name in ("first", "second"):
+            self.register_buffer(name, torch.zeros(len(counts)))
+        self.register_buffer("moves", torch.zeros(()))
+        self._by_class: tuple[Tensor, Tensor] | None = None
+
+    def draw(self, size: int, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Indices of ``size`` images, and the Gumbel noise behind them: (size, K) or (size, N)."""
+        with torch.no_grad():
+            width = len(self.psi) if self.level == "class" else len(labels)
+            noise = -torch.empty(size, width).exponential_(generator=generator).log()
+            place = (self._scores(labels.cpu()).cpu() + noise).argmax(1)
+            if self.level == "item":
+                return place, noise
+            if self._by_class is None:
+                self._by_class = labels.cpu().argsort(stable=True), labels.cpu().bincount(minlength=width)
+            # uniform inside the class: images sorted by class, an offset, and a share of the class's size
+            order, counts = self._by_class
+            inside = (torch.rand(size, generator=generator, dtype=torch.float64) * counts[place]).long()
+            return order[(counts.cumsum(0) - counts)[place] + inside], noise
+
+    def straight_through(self, rows: Tensor, noise: Tensor, labels: Tensor, psi: Tensor) -> Tensor:
+        """(B,) weights of value 1 whose gradient with respect to ``psi`` is that of the soft samples."""
+        soft = (self._scores(labels, psi) + noise.to(psi)).log_softmax(1)
+        chosen = labels[rows] if self.level == "class" else rows
+        picked = soft.gather(1, chosen[:, None]).squeeze(1).exp()
+        return 1 + picked - picked.detach()
+
+    def move(self, gradient: Tensor) -> None:
+        """One step of Adam on psi."""
+        self.moves += 1
+        self.first.lerp_(gradient, 0.1)
+        self.second.lerp_(gradient * gradient, 0.001)
+        first, second = self.first / (1 - 0.9**self.moves), self.second / (1 - 0.999**self.moves)
+        self.psi -= self.lr * first / (second.sqrt() + 1e-8)
+
+    def _scores(self, labels: Tensor, psi: Tensor | None = None) -> Tensor:
+        rates = F.logsigmoid(self.psi if psi is None else psi)
+        return rates + self.log_counts.to(rates) if self.level == "class" else rates[labels.to(rates.device)]
+
+
+def initial_rates(counts: ClassCounts, power: float) -> Tensor:
+    """(K,) float64.
+
+    Example:
+        >>> initial_rates(ClassCounts([100, 20, 5]), 0.1).round(decimals=5)
+        tensor([0.4257, 0.5000, 0.5743], dtype=torch.float64)
+    """
+    rates = counts.frequencies.double() ** -power
+    return rates / (rates.min() + rates.max())
+
+
+def summed(tensors: list[Tensor]) -> list[Tensor]:
+    """Sums over ranks, as new tensors; alone: the tensors themselves."""
+    group = find_group("auto")
+    if group is None:
+        return tensors
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

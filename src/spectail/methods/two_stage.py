@@ -1,0 +1,86 @@
+"""What methods with a second stage on a frozen backbone share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from ..data.loader import Batch
+from ..losses import CrossEntropyLoss
+from ..models.classifier import Classifier
+from .base import Method, Options, Outcome, Stage, Step
+
+
+@dataclass(frozen=True)
+class TwoStageOptions(Options):
+    """The second stage."""
+
+    stage2_epochs: int | None = None
+    """Length of the second stage. Default: that of the method's own recipe, scaled with --epochs."""
+    stage2_lr: float = 0.1
+    stage2_weight_decay: float = 5e-4
+    stage2_batch_size: int | None = None
+    """Default: the batch size of the run."""
+    stage2_schedule: Literal["cosine", "cosine-epochs", "constant"] = "cosine"
+    """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
+    stage2_norm: Literal["frozen", "drift"] = "frozen"
+    """Running statistics of the frozen backbone in the second stage: kept, or following the batches."""
+
+
+class TwoStage(Method):
+    """Cross entropy on everything, then SGD on the head alone with ``make_criterion``.
+
+    ``--stage1 RUN`` takes the place of the first stage.
+    """
+
+    options_type = TwoStageOptions
+    length: ClassVar[tuple[int, int]] = (10, 90)
+    """Epochs of the second stage, and of the first, in the method's recipe."""
+    fresh_head: ClassVar[bool] = True
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.plain: nn.Module = CrossEntropyLoss()
+
+    def stages(self) -> list[Stage]:
+        options = self.options
+        assert isinstance(options, TwoStageOptions)
+        optim = {
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "lr": options.stage2_lr,
+            "weight_decay": options.stage2_weight_decay,
+            "schedule": options.stage2_schedule,
+            "warmup_epochs": 0.0,
+            "min_lr": 0.0,
+        }
+        if options.stage2_batch_size is not None:
+            optim["batch_size"] = options.stage2_batch_size
+        second = Stage(
+            "stage2",
+            epochs=options.stage2_epochs or scaled(*self.length, self.epochs),
+            train="head",
+            fresh_head=self.fresh_head,
+            norm=options.stage2_norm,
+            optim=optim,
+        )
+        return [Stage("stage1"), second]
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        batch = batches["main"]
+        logits = model(batch.images)
+        criterion = self.plain if step.stage.name == "stage1" else self.criterion
+        return Outcome(criterion(logits, batch.labels), logits, batch.labels)
+
+
+def scaled(epochs: int, of: int, run: int) -> int:
+    """Length of a part that has ``epochs`` when the run has ``of``, in a run of another length; one at least.
+
+    Example:
+        >>> [scaled(10, 90, run) for run in (90, 200, 12, 1)]
+        [10, 22, 1, 1]
+    """
+    return max(1, round(epochs * run / of))

@@ -1,0 +1,96 @@
+"""Weight Balancing (Alshammari et al. 2022): strong weight decay, then the head with class-balanced loss and a cap on
+the length of its class vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..losses import ClassBalancedLoss
+from ..models.classifier import Classifier
+from .base import About, Step
+from .two_stage import TwoStage, TwoStageOptions
+
+
+@dataclass(frozen=True)
+class WeightBalancingOptions(TwoStageOptions):
+    beta: float = 0.9999
+    """Of the class-balanced loss."""
+    loss: Literal["softmax-bce", "softmax"] = "softmax-bce"
+    """The form of that loss: the authors' code, or the paper's (then tune --stage2-weight-decay anew)."""
+    threshold: float = 0.1
+    """Where between the shortest and the longest class vector the cap lies."""
+    project: Literal["step", "epoch"] = "step"
+    """How often vectors are cut to the cap: the paper, or the authors' demonstration."""
+    stage2_lr: float = 0.01
+    stage2_weight_decay: float = 0.1
+    stage2_norm: Literal["frozen", "drift"] = "drift"
+
+
+class WeightBalancing(TwoStage):
+    about = About(
+        "regulariser, two stages",
+        "CVPR 2022",
+        "counts in stage two",
+        "a short second stage on the head",
+        "no flip at test (--flip-test); paper says ResNet-32, code is ResNet-34 (--model resnet34-cifar)",
+    )
+    options_type = WeightBalancingOptions
+    head = "linear"
+    length = (10, 200)
+    fresh_head = False
+    essentials: ClassVar = {
+        "optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}
+    }  # coupled decay, on everything
+
+    cap: Tensor
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("cap", torch.tensor(torch.inf))
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, WeightBalancingOptions)
+        return ClassBalancedLoss(self.counts, options.beta, options.loss)
+
+    def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
+        if step.stage.name == "stage2" and not resumed:  # once, from the weights of the first stage
+            assert isinstance(self.options, WeightBalancingOptions)
+            self.cap = cap(_rows(model), self.options.threshold)
+
+    def after_step(self, model: Classifier, step: Step) -> None:
+        options = self.options
+        assert isinstance(options, WeightBalancingOptions)
+        if step.stage.name != "stage2" or (options.project == "epoch" and step.index % (step.steps // step.epochs)):
+            return
+        step.log("rows_clipped", project(_rows(model), self.cap))
+
+
+def _rows(model: Classifier) -> Tensor:
+    weight = model.head.weight
+    assert isinstance(weight, Tensor)
+    return weight.data
+
+
+def cap(weight: Tensor, threshold: float) -> Tensor:
+    """A length between those of the shortest and the longest row.
+
+    Example:
+        >>> cap(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), 0.1)
+        tensor(1.4000)
+    """
+    lengths = weight.norm(dim=1)
+    limit: Tensor = lengths.min() + threshold * (lengths.max() - lengths.min())
+    return limit
+
+
+def project(weight: Tensor, limit: Tensor) -> Tensor:
+    """Shorten rows longer than the limit, in place, and return how many they were."""
+    lengths = weight.norm(dim=1, keepdim=True)
+    weight.mul_((limit / lengths.clamp_min(1e-12)).clamp(max=1.0))
+    clipped: Tensor = (lengths > limit).sum()
+    return clipped

@@ -1,0 +1,97 @@
+"""Two branches over one trunk (BBN): the last block of a backbone is doubled, everything before it is shared."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .classifier import Classifier
+
+PLACES = ("stages", "layer4", "layers", "blocks", "features")
+
+
+class Branches(nn.Module):
+    """Two copies of a block. ``use`` says which runs; ``both`` puts their outputs one after the other in the batch, so
+    that the trunk before them runs once and whatever follows treats them alike."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.conventional = block
+        self.rebalancing = copy.deepcopy(block)
+        self.use = "both"
+
+    def forward(self, x: Tensor, *rest: Any, **options: Any) -> Tensor:
+        if self.use == "both":
+            return torch.cat([self.conventional(x, *rest, **options), self.rebalancing(x, *rest, **options)])
+        found: Tensor = getattr(self, self.use)(x, *rest, **options)
+        return found
+
+
+class TwoBranchClassifier(Classifier):
+    """One linear head on the features of both branches. ``model(images)`` sends the same image through both."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, place: str | None = None) -> None:
+        super().__init__(backbone, head)
+        self.place = last_block(backbone) if place is None else place
+        try:
+            block = backbone.get_submodule(self.place)
+        except AttributeError:
+            raise ValueError(f"the {type(backbone).__name__} has no block {self.place!r} to be doubled.") from None
+        parent, _, name = self.place.rpartition(".")
+        setattr(backbone.get_submodule(parent), name, Branches(block))
+
+    @property
+    def branches(self) -> Branches:
+        found = self.backbone.get_submodule(self.place)
+        assert isinstance(found, Branches)
+        return found
+
+    def branch(self, images: Tensor, which: str) -> Tensor:
+        """Features of one branch."""
+        branches = self.branches
+        branches.use = which
+        try:
+            found: Tensor = self.backbone(images)
+        finally:
+            branches.use = "both"
+        return found
+
+    def forward(self, images: Tensor, *, features: bool = False) -> Any:
+        found = torch.cat(self.backbone(images).chunk(2), dim=1)
+        logits = self.head(found)
+        return (found, logits) if features else logits
+
+
+def last_block(backbone: nn.Module) -> str:
+    """Name of the last block: of CIFAR ResNets, ResNets, ViTs, Swins, EfficientNets and the like.
+
+    Example:
+        >>> from spectail.models.cifar_resnet import CifarResNet
+        >>> last_block(CifarResNet(32))
+        'stages.2.4'
+    """
+    for start in PLACES:
+        module: nn.Module | None = getattr(backbone, start, None)
+        if not isinstance(module, nn.Module):
+            continue
+        path = start
+        while True:
+            inner = getattr(module, "blocks", None)
+            if isinstance(module, nn.Sequential | nn.ModuleList):
+                named = [(name, child) for name, child in module.named_children() if [*child.parameters()]]
+                if not named:
+                    break
+                name, module = named[-1]
+                path += f".{name}"
+            elif isinstance(inner, nn.Module):
+                path, module = f"{path}.blocks", inner
+            else:
+                break
+        return path
+    raise ValueError(
+        f"the last block of a {type(backbone).__name__} is not known; name the one to double with --branch-at, such as "
+        "layer4.2."
+    )
