@@ -16,10 +16,10 @@ from spectail import functional, spectral
 
 SOURCE = Path(spectail.__file__).parent
 MODULES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
-NOT_CORE = {"metrics", "theory"}  # may come with an extra
+NOT_CORE = {"metrics", "theory", "testing"}  # may come with an extra
 ROOMS = (
     *("counts", "targets", "functional", "spectral", "car", "losses", "metrics", "theory", "data", "models", "augment"),
-    *("methods", "training", "report", "experiments", "cli"),
+    *("methods", "training", "testing", "report", "experiments", "cli"),
 )
 HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed"}  # of the core
 DOORS = {"__init__", "__main__"}  # of the house; they open every room

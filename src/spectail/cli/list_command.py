@@ -1,4 +1,4 @@
-"""`spectail list datasets|methods|models`: what there is to choose from."""
+"""`spectail list datasets|methods|models|recipes`: what there is to choose from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 import tyro
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 
@@ -14,13 +15,22 @@ from rich.table import Table
 class List:
     """Show what there is to choose from."""
 
-    what: tyro.conf.Positional[Literal["datasets", "methods", "models"]] = "datasets"
+    what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes"]] = "datasets"
     """What to list."""
 
 
 def run(arguments: list[str]) -> None:
     what = tyro.cli(List, prog="spectail list", args=arguments).what
-    Console().print({"datasets": datasets, "methods": methods, "models": models}[what]())
+    tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes}
+    console, table = Console(), tables[what]()
+    if len(table.columns) < 5 or console.width >= 140:
+        console.print(table)
+        return
+    rows = zip(*(column.cells for column in table.columns), strict=True)  # many columns on a narrow screen: a list
+    for row in rows:
+        console.print(f"[bold]{row[0]}[/bold]  {row[1]}")
+        for column, cell in zip(table.columns[2:], row[2:], strict=True):
+            console.print(Padding(f"{column.header}: {cell or 'none'}", (0, 0, 0, 4)))
 
 
 def datasets() -> Table:
@@ -50,4 +60,18 @@ def models() -> Table:
     for name, (summary, _) in MODELS.items():
         table.add_row(name, summary)
     table.add_row("any timm name", "such as vit_small_patch16_224, resnet50, swin_tiny_patch4_window7_224")
+    return table
+
+
+def recipes() -> Table:
+    from ..training.recipes import RECIPES  # noqa: PLC0415
+
+    table = Table("data set", "method", "source", "optimisation", "options")
+    for dataset, entries in RECIPES.items():
+        for method, recipe in entries.items():
+            o = recipe.optim
+            how = f"{o['epochs']} epochs of {o['batch_size']}, lr {o['lr']:g} {o['schedule']}, "
+            how += f"decay {o['weight_decay']:g}"
+            options = ", ".join(f"{name} {value}" for name, value in (recipe.options | recipe.rest).items())
+            table.add_row(dataset, method, recipe.source, how, options)
     return table

@@ -13,10 +13,12 @@ COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
     "compare": ("compare", "several methods and seeds on one data set, in one table"),
     "evaluate": ("evaluate", "measure the model of a run again"),
+    "report": ("report", "an HTML report of one run, or of several side by side"),
+    "analyze": ("analyze", "which classes a model confuses, from any file of predictions"),
     "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
     "predict": ("predict", "the most likely classes of new images"),
     "export": ("export", "the model of a run as one file"),
-    "list": ("list_command", "what there is: data sets, methods, models"),
+    "list": ("list_command", "what there is: data sets, methods, models, recipes"),
 }
 USAGE = """usage: spectail COMMAND [options]
 

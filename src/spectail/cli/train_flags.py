@@ -10,9 +10,11 @@ import tyro
 
 from ..data.config import DataConfig
 from ..methods.registry import find_method
+from ..methods.two_stage import scaled
 from ..models.build import ModelConfig
 from ..training.config import OptimConfig, TrainConfig
 from ..training.config_io import from_dict, preset, read_yaml
+from ..training.recipes import find_recipe
 
 FLAT = {"data": DataConfig, "model": ModelConfig, "optim": OptimConfig}
 OWN = """
@@ -20,6 +22,7 @@ OWN = """
   --method NAME        a name from `spectail list methods` (default ce)
   --preset NAME        start from demo, scratch, finetune or probe
   --config FILE        settings from a YAML file, over the preset
+  --recipe             settings that the method was published with on this data set (spectail list recipes)
   --car                put CAR on the method; any --car.* implies it
 """
 
@@ -32,14 +35,33 @@ def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
         base = read_yaml(Path(own["config"]), base)
     if own.get("method"):
         base = from_dict({"method": own["method"]}, base)
+    recipe = find_recipe(base.method, _value(rest, "--dataset") or base.data.dataset) if own.get("recipe") else None
+    if recipe is not None:
+        base = from_dict(recipe.settings(), base)
     if own.get("car") or any(argument.startswith("--car.") for argument in rest):
         base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=True))
     kind = _flag_class(type(base.options))
     default = kind(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
     found = tyro.cli(kind, prog=prog, description=description + OWN, args=rest, default=default)
     config = TrainConfig(**{field.name: getattr(found, field.name) for field in dataclasses.fields(base)})
+    if recipe is not None and _value(rest, "--warmup-epochs") is None:  # keeps its share of a shorter run
+        warmup = config.optim.warmup_epochs * config.optim.epochs / recipe.optim["epochs"]
+        config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, warmup_epochs=warmup))
+    if recipe is not None and "stage2_epochs" in recipe.options and _value(rest, "--stage2-epochs") is None:
+        length = scaled(recipe.options["stage2_epochs"], recipe.optim["epochs"], config.optim.epochs)
+        config = dataclasses.replace(config, options=dataclasses.replace(config.options, stage2_epochs=length))  # type: ignore[call-arg]
     asked = any(argument.split("=")[0] == "--output" for argument in rest) or base.output != TrainConfig.output
     return config if asked else dataclasses.replace(config, output=default_output(config))
+
+
+def _value(arguments: list[str], flag: str) -> str | None:
+    """What a flag is given, before the arguments are parsed."""
+    for place, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag and place + 1 < len(arguments):
+            return arguments[place + 1]
+    return None
 
 
 def default_output(config: TrainConfig) -> Path:
@@ -56,8 +78,8 @@ def _own_flags(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
     waiting = iter(arguments)
     for argument in waiting:
         name, _, value = argument.removeprefix("--").partition("=")
-        if argument == "--car":
-            own["car"] = True
+        if argument in ("--car", "--recipe"):
+            own[name] = True
         elif argument.startswith("--") and name in ("preset", "config", "method"):
             own[name] = value if "=" in argument else next(waiting, None)
             if not own[name]:

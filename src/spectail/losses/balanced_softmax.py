@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
-from ..counts import CountsLike, as_counts
+from ..counts import CountsLike, as_counts, check_number
 from .base import LabelLoss
 
 
@@ -29,6 +31,9 @@ class BalancedSoftmaxLoss(LabelLoss):
 
     def __init__(self, class_counts: CountsLike, tau: float = 1.0, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
+        check_number(tau=tau)
+        if not math.isfinite(tau):
+            raise ValueError(f"tau must be finite; got {tau}.")
         self.tau = float(tau)
         self.register_buffer("log_prior", as_counts(class_counts, advice="Drop the class.").frequencies.log())
 

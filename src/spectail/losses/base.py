@@ -12,7 +12,39 @@ from ..targets import MixedTarget, check_target
 Target = Tensor | MixedTarget
 
 
-class LabelLoss(nn.Module):
+class WeightedLoss(nn.Module):
+    """Class weights that a schedule may change, and checks of what a loss was made for."""
+
+    weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
+
+    def set_weight(self, weight: Tensor | None) -> None:
+        """Change the class weights, as deferred re-weighting does; None for none."""
+        self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+        """Weights may have been set or removed since this loss was built."""
+        saved = state.get(prefix + "weight")
+        if (saved is None) != (self.weight is None):
+            self.weight = None if saved is None else torch.empty_like(saved)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def check(self, logits: Tensor) -> None:
+        """Logits of the classes that this loss has counts and weights for."""
+        if logits.ndim != 2:
+            raise ValueError(f"logits must have shape (N, K); got {tuple(logits.shape)}.")
+        for name, values in self.named_buffers(recurse=False):
+            if values.shape != logits.shape[1:]:
+                raise ValueError(
+                    f"{'weight' if name == 'weight' else 'class_counts'} must have one entry per class, for "
+                    f"{logits.shape[1]} classes in the logits; got shape {tuple(values.shape)}."
+                )
+
+
+class LabelLoss(WeightedLoss):
     """A loss that is known once the label is: subclasses say what each label would cost, ``costs(logits)`` of (N, K).
 
     From that follow hard labels (one entry of a row), soft labels (the expected entry) and mixed labels, and class
@@ -26,17 +58,14 @@ class LabelLoss(nn.Module):
 
     State and distributed: the weights are a buffer. With ``sync = True`` (set by the training engine) the sum of the
     weights is that of the batches of all ranks, so that averaged gradients are those of one process; every rank must
-    then call the loss.
+    then call the loss. It is exact unless ranks ignore different numbers of labels.
     """
 
-    weight: Tensor | None
-
     def __init__(self, weight: Tensor | None = None, average: str = "weights", ignore_index: int = -100) -> None:
-        super().__init__()
+        super().__init__(weight)
         if average not in ("weights", "samples"):
             raise ValueError(f"average must be 'weights' or 'samples'; got {average!r}.")
         self.average, self.ignore_index, self.sync = average, ignore_index, False
-        self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
 
     def costs(self, logits: Tensor) -> Tensor:
         """(N, K): the loss of each sample for each label."""
@@ -46,18 +75,8 @@ class LabelLoss(nn.Module):
         """(K,) weights in force."""
         return self.weight
 
-    def set_weight(self, weight: Tensor | None) -> None:
-        """Change the class weights, as deferred re-weighting does; None for none."""
-        self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-
-    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
-        """Weights may have been set or removed since this loss was built."""
-        saved = state.get(prefix + "weight")
-        if (saved is None) != (self.weight is None):
-            self.weight = None if saved is None else torch.empty_like(saved)
-        super()._load_from_state_dict(state, prefix, *rest)
-
     def forward(self, logits: Tensor, target: Target) -> Tensor:
+        self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
             return self._average(self.costs(logits if logits.dtype == torch.float64 else logits.float()), target)
@@ -87,16 +106,20 @@ class LabelLoss(nn.Module):
         return self._ratio(total, weights, samples)
 
     def _ratio(self, total: Tensor, weights: Tensor, samples: Tensor) -> Tensor:
-        tiny = torch.finfo(total.dtype).tiny
         group = find_group("auto") if self.sync else None
         if self.average == "samples" or weights is samples:
-            return total / samples.clamp_min(tiny)
+            return total / or_one(samples)
         if group is None:
-            return total / weights.clamp_min(tiny)
+            return total / or_one(weights)
         everyone = torch.stack([weights, samples]).detach().clone()
         dist.all_reduce(everyone, group=group)
-        mean_weight = everyone[0] / everyone[1].clamp_min(tiny)
-        return total / (samples * mean_weight).clamp_min(tiny)
+        mean_weight = everyone[0] / or_one(everyone[1])
+        return total / or_one(samples * mean_weight)
+
+
+def or_one(divisor: Tensor) -> Tensor:
+    """Nothing divided by nothing is nothing; a tiny divisor would overflow in a scaled gradient."""
+    return divisor.where(divisor > 0, 1)
 
 
 def log_others(logits: Tensor) -> Tensor:

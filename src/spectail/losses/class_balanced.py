@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from ..counts import CountsLike, as_counts
+from ..counts import CountsLike, as_counts, check_number
 from .base import LabelLoss, log_others
 from .focal import sigmoid_focal
 
@@ -22,6 +24,7 @@ def effective_number_weights(class_counts: CountsLike, beta: float = 0.9999) -> 
         >>> effective_number_weights([100, 20, 5], 0.9999).round(decimals=5)
         tensor([0.1159, 0.5772, 2.3069], dtype=torch.float64)
     """
+    check_number(beta=beta)
     if not 0 <= beta <= 1:
         raise ValueError(f"beta must lie in [0, 1]; got {beta}.")
     n = as_counts(class_counts, advice="Drop the class.").counts.double()
@@ -70,8 +73,9 @@ class ClassBalancedLoss(LabelLoss):
         super().__init__(average=average, **options)  # type: ignore[arg-type]
         if base not in BASES:
             raise ValueError(f"base must be one of {', '.join(BASES)}; got {base!r}.")
-        if not gamma >= 0:
-            raise ValueError(f"gamma must be 0 or more; got {gamma}.")
+        check_number(gamma=gamma)
+        if not 0 <= gamma < math.inf:
+            raise ValueError(f"gamma must be 0 or more and finite; got {gamma}.")
         self.base, self.gamma = base, float(gamma)
         self.register_buffer("balance", effective_number_weights(class_counts, beta))
 

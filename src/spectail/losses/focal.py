@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..counts import check_number
 from .base import LabelLoss
 
 FORMS = ("softmax", "sigmoid")
@@ -33,8 +36,9 @@ class FocalLoss(LabelLoss):
 
     def __init__(self, gamma: float = 1.0, form: str = "softmax", alpha: float | None = None, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        if not gamma >= 0:
-            raise ValueError(f"gamma must be 0 or more; got {gamma}.")
+        check_number(gamma=gamma, **({} if alpha is None else {"alpha": alpha}))
+        if not 0 <= gamma < math.inf:
+            raise ValueError(f"gamma must be 0 or more and finite; got {gamma}.")
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
         if alpha is not None and (form != "sigmoid" or not 0 <= alpha <= 1):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from ..counts import CountsLike, as_counts
 from ..distributed import find_group
 from ..targets import MixedTarget, check_target
-from .base import Target
+from .base import Target, WeightedLoss, or_one
 
 DIVISORS = ("present", "all")
 
 
-class GeometricMeanLoss(nn.Module):
+class GeometricMeanLoss(WeightedLoss):
     """L = -(1/C) sum over classes c of log q_c, where q_c is the mean over the batch's samples of class c of the
     Balanced-Softmax probability of their label: the (negative log) geometric mean of soft recalls.
 
@@ -38,7 +39,6 @@ class GeometricMeanLoss(nn.Module):
     """
 
     log_prior: Tensor
-    weight: Tensor | None
 
     def __init__(
         self,
@@ -47,18 +47,14 @@ class GeometricMeanLoss(nn.Module):
         weight: Tensor | None = None,
         ignore_index: int = -100,
     ) -> None:
-        super().__init__()
+        super().__init__(weight)
         if divide not in DIVISORS:
             raise ValueError(f"divide must be one of {', '.join(DIVISORS)}; got {divide!r}.")
         self.divide, self.ignore_index, self.sync = divide, ignore_index, False
         self.register_buffer("log_prior", as_counts(class_counts, advice="Drop the class.").frequencies.log())
-        self.register_buffer("weight", None if weight is None else torch.as_tensor(weight, dtype=torch.float32))
-
-    def set_weight(self, weight: Tensor | None) -> None:
-        """Change the class weights; None for none."""
-        self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
 
     def forward(self, logits: Tensor, target: Target) -> Tensor:
+        self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
             logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -67,12 +63,12 @@ class GeometricMeanLoss(nn.Module):
             present = mass > 0
             weight = present.to(logits) if self.weight is None else self.weight.to(logits) * present
             count = weight.sum() if self.divide == "present" else logits.new_tensor(logits.shape[1])
-            return -(weight * recall.where(present, 0)).sum() / count.clamp_min(torch.finfo(logits.dtype).tiny)
+            return -(weight * recall.where(present, 0)).sum() / or_one(count)
 
     def _log_recalls(self, log_q: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
         """(K,) log of the mean probability of the label, and label mass, of every class. In logs: q may underflow."""
         group = find_group("auto") if self.sync else None
-        top = log_q.where(mass > 0, -torch.inf).amax(0).detach()
+        top = F.pad(log_q.where(mass > 0, -torch.inf), (0, 0, 0, 1), value=-torch.inf).amax(0).detach()
         if group is not None:
             dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
         top = top.where(top.isfinite(), 0)
@@ -84,7 +80,7 @@ class GeometricMeanLoss(nn.Module):
             dist.all_reduce(everyone, group=group)
             scaled = everyone[0] + dist.get_world_size(group) * (scaled - scaled.detach())
             total = everyone[1]
-        return top + scaled.clamp_min(torch.finfo(log_q.dtype).tiny).log() - total.clamp_min(1e-12).log(), total
+        return top + scaled.clamp_min(torch.finfo(log_q.dtype).tiny).log() - or_one(total).log(), total
 
 
 def _masses(target: Target, like: Tensor, ignore: int) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..counts import CountsLike, as_counts
+from ..counts import CountsLike, as_counts, check_number
 from .base import LabelLoss, log_others
 
 
@@ -44,8 +46,11 @@ class LDAMLoss(LabelLoss):
 
     def __init__(self, class_counts: CountsLike, max_margin: float = 0.5, scale: float = 30.0, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        if not (max_margin >= 0 and scale > 0):
-            raise ValueError(f"max_margin must be 0 or more and scale positive; got {max_margin} and {scale}.")
+        check_number(max_margin=max_margin, scale=scale)
+        if not (0 <= max_margin < math.inf and 0 < scale < math.inf):
+            raise ValueError(
+                f"max_margin must be 0 or more and scale positive, both finite; got {max_margin} and {scale}."
+            )
         self.scale = float(scale)
         self.register_buffer("margin", margins(class_counts, max_margin))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..counts import check_number
 from .base import LabelLoss
 
 
@@ -28,6 +29,7 @@ class LabelOverSmoothLoss(LabelLoss):
 
     def __init__(self, delta: float = 0.98, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
+        check_number(delta=delta)
         if not 0 <= delta <= 1:
             raise ValueError(f"delta must lie in [0, 1]; got {delta}.")
         self.delta = float(delta)

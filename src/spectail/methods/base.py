@@ -132,6 +132,8 @@ class Method(nn.Module):
     """True for methods that cannot work on frozen features."""
     whole_batch: ClassVar[bool] = False
     """True for a loss of the global batch that cannot be split into samples; the loss then sees to the ranks itself."""
+    adjusts: ClassVar[bool] = False
+    """True if inference uses the class counts, by design."""
     essentials: ClassVar[Mapping[str, Any]] = {}
     """Settings without which the method would not be itself. They replace those of a preset; flags replace them."""
 

@@ -45,6 +45,7 @@ class GML(TwoStage):
     length = (20, 200)
     fresh_head = False  # begin_stage makes it afresh, after it has been kept
     whole_batch = True
+    adjusts = True  # the old head's prior is taken off
 
     def make_criterion(self) -> nn.Module:
         options = self.options

@@ -38,6 +38,7 @@ class Adjusted(nn.Module):
 class LogitAdjustment(Method):
     about = About("post hoc", "ICLR 2021", "counts")
     options_type = LogitAdjustmentOptions
+    adjusts = True
 
     def make_criterion(self) -> nn.Module:
         options = self.options

@@ -16,7 +16,7 @@ class Entry:
     name: str
     summary: str
     place: str
-    """``module:class`` under ``methods``."""
+    """``module:class`` under ``methods``; a method from elsewhere has its full place as its name."""
     car: bool = False
     """CAR is part of the method."""
     prior_shift: bool = False
@@ -24,7 +24,9 @@ class Entry:
 
     def load(self) -> type[Method]:
         module, name = self.place.split(":")
-        found: type[Method] = getattr(import_module(f".{module}", __package__), name)
+        found: type[Method] = getattr(
+            import_module(module if self.name == self.place else f".{module}", __package__), name
+        )
         return found
 
     def about(self) -> About:
@@ -61,8 +63,22 @@ METHODS = {entry.name: entry for entry in ENTRIES}
 
 
 def find_method(name: str) -> Entry:
+    """A method of the registry, or one of someone else's by ``package.module:Class``."""
+    if isinstance(name, str) and ":" in name:
+        return _elsewhere(name)
     if not isinstance(name, str) or name not in METHODS:
         close = difflib.get_close_matches(str(name), METHODS, n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise ValueError(f"unknown method {name!r}; {hint}Known: {', '.join(METHODS)}.")
     return METHODS[name]
+
+
+def _elsewhere(name: str) -> Entry:
+    entry = Entry(name, "from elsewhere", name)
+    try:
+        kind = entry.load()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--method {name} cannot be imported ({error}); expected package.module:Class.") from None
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ValueError(f"--method {name} is not a subclass of spectail.methods.Method.")
+    return entry

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,14 +32,14 @@ class RunRecord:
     """Rows of metrics.jsonl, one per epoch."""
 
     @property
-    def name(self) -> str:
-        """`balanced-softmax + car (classwise)`, with the seed."""
-        return f"{label(self.results)}, seed {self.config.seed}"
-
-    @property
     def command(self) -> str:
         """The command that repeats the run; settings at their default are left out."""
-        return "spectail train" + "".join(f" {shlex.join(words)}" for words in flags(self.config))
+        return " ".join(["spectail train", *self.flags])
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of the command, each with its values, quoted for a shell."""
+        return [shlex.join(words) for words in changed_flags(self.config)]
 
     @cached_property
     def data(self) -> Data:
@@ -82,6 +83,14 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
+def run_names(runs: Sequence[RunRecord]) -> list[str]:
+    """What to call runs: the method, with the seed and the folder only where that does not tell them apart."""
+    methods = [label(run.results) for run in runs]
+    seeded = [f"{method}, seed {run.config.seed}" for method, run in zip(methods, runs, strict=True)]
+    full = [f"{name} ({run.folder})" for name, run in zip(seeded, runs, strict=True)]
+    return (methods, seeded, full)[(len(set(methods)) < len(runs)) + (len(set(seeded)) < len(runs))]
+
+
 def label(results: dict[str, Any]) -> str:
     """The method in words, with CAR where it was put on it.
 
@@ -96,7 +105,7 @@ def label(results: dict[str, Any]) -> str:
     return (name if name.startswith("car") else f"{name} + car") + ("" if preset == "paper" else f" ({preset})")
 
 
-def flags(config: TrainConfig) -> list[list[str]]:
+def changed_flags(config: TrainConfig) -> list[list[str]]:
     """The flags of `spectail train` that differ from its defaults, each with its values."""
     default = from_dict({"method": config.method})
     found: list[list[str]] = [["--method", config.method]]

@@ -33,13 +33,15 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
     if not 0 <= optim.ema < 1:
         raise ValueError(f"--ema {optim.ema} must lie in [0, 1).")
-    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not _has_gpu())):
+    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
         raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
     _check_trackers(config.trackers)
 
 
-def _has_gpu() -> bool:
-    return any(device.is_available() for device in (torch.cuda, torch.backends.mps, torch.xpu))
+def has_gpu() -> bool:
+    """Whether there is a device other than the CPU."""
+    accelerator = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
+    return bool(accelerator.is_available())
 
 
 def _check_trackers(names: tuple[str, ...]) -> None:

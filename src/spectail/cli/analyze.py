@@ -1,0 +1,139 @@
+"""`spectail analyze FILE...`: which classes a model confuses, from its predictions alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from ..data.storage import whole_file, write_json
+from ..report.analysis import TOP, Analysis, analyse, summary
+from ..report.comparison import Comparison, compare, comparison_summary
+from ..report.predictions import read_predictions
+from ..report.tables import csv_text, latex, markdown
+from .console import make_console
+
+FORMATS = (".html", ".json", ".csv", ".md", ".tex")
+HEAVY = 1 << 28  # bytes of scores that are not kept once they have been counted
+
+
+@dataclass(frozen=True)
+class Analyze:
+    """Which classes a model confuses, from its predictions alone; several files are compared with the first.
+
+    A file is the folder of a run, .npz (labels, and logits, probabilities or predicted), .csv or .parquet (a column
+    of labels, and predicted classes or one column of scores per class), or .npy labels with --scores.
+    """
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Files of predictions, or folders of runs."""
+    names: Path | None = None
+    """Class names in label order: one per line, or a JSON list."""
+    counts: Path | None = None
+    """Training images per class: one per line, JSON, or .npy. They make head, medium and tail."""
+    label_column: str | None = None
+    """Column of the labels, if it has no usual name."""
+    prediction_column: str | None = None
+    """Column of the predicted classes, if it has no usual name."""
+    scores: str | None = None
+    """The .npy file that goes with .npy labels, or how the names of the score columns begin."""
+    groups: str = "count"
+    """Rule for head, medium and tail: count, oltr, if100, ranges or thirds."""
+    output: Path | None = None
+    """File to write: .html (the whole report), .json, .csv (classes), .md or .tex (tables)."""
+    json: bool = False
+    """Print everything as JSON."""
+    top: int = 10
+    """Confusions and classes to show."""
+
+
+def run(arguments: list[str]) -> None:
+    options = tyro.cli(Analyze, prog="spectail analyze", args=arguments)
+    _check(options)
+    analyses = _distinct([_analysis(path, options) for path in options.files], options.files)
+    console = make_console(stderr=options.json)
+    comparison, reason = _compared(analyses)
+    if options.output is not None:
+        _write(options.output, analyses, comparison, options.top)
+    if options.json:
+        print(json.dumps(_content(analyses, comparison), ensure_ascii=False, allow_nan=False))
+    else:
+        from ..report.terminal import show  # noqa: PLC0415 - JSON does not need tables
+
+        show(console, analyses, comparison, options.top)
+    if reason:
+        console.print(f"not compared: {reason}", soft_wrap=True)
+    if options.output is not None:
+        console.print(f"written to {options.output}", soft_wrap=True)
+
+
+def _check(options: Analyze) -> None:
+    """What can be known to fail before anything is read."""
+    if not options.files:
+        raise ValueError("name at least one file of predictions, or the folder of a run.")
+    if not 1 <= options.top <= TOP:
+        raise ValueError(f"--top must lie in 1 to {TOP}; got {options.top}.")
+    output = options.output
+    if output is not None and output.suffix.lower() not in FORMATS:
+        raise ValueError(f"--output must end in {', '.join(FORMATS)}; got {output.name!r}.")
+    if output is not None and output.is_dir():
+        raise ValueError(f"--output {output} is a folder; expected a file.")
+
+
+def _analysis(path: Path, options: Analyze) -> Analysis:
+    predictions = read_predictions(
+        path, names=options.names, counts=options.counts, label_column=options.label_column,
+        prediction_column=options.prediction_column, scores=options.scores,
+    )  # fmt: skip
+    found = analyse(predictions, convention=options.groups)
+    if predictions.logits is not None and predictions.logits.nbytes > HEAVY:
+        found = replace(found, predictions=predictions.without_logits())
+    return found
+
+
+def _distinct(analyses: list[Analysis], files: tuple[Path, ...]) -> list[Analysis]:
+    """Files of one name in different folders are told apart by the path."""
+    seen = Counter(analysis.predictions.name for analysis in analyses)
+    return [
+        replace(analysis, predictions=replace(analysis.predictions, name=str(file)))
+        if seen[analysis.predictions.name] > 1
+        else analysis
+        for analysis, file in zip(analyses, files, strict=True)
+    ]
+
+
+def _compared(analyses: list[Analysis]) -> tuple[Comparison | None, str]:
+    """The comparison, or why there is none: predictions on different images can still be shown side by side."""
+    if len(analyses) < 2:
+        return None, ""
+    try:
+        return compare(analyses), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _content(analyses: list[Analysis], comparison: Comparison | None) -> dict[str, Any]:
+    return {
+        "analyses": [summary(analysis) for analysis in analyses],
+        "comparison": None if comparison is None else comparison_summary(comparison),
+    }
+
+
+def _write(path: Path, analyses: list[Analysis], comparison: Comparison | None, top: int) -> None:
+    kind = path.suffix.lower()
+    if kind == ".html":
+        from ..report.page import write_report  # noqa: PLC0415 - the other formats do without matplotlib and jinja2
+
+        write_report(analyses, path, comparison=comparison)
+        return
+    if kind == ".json":
+        write_json(path, _content(analyses, comparison))
+        return
+    text = {".csv": lambda: csv_text(analyses), ".md": lambda: markdown(analyses, comparison, top),
+            ".tex": lambda: latex(analyses, comparison, top)}[kind]()  # fmt: skip
+    with whole_file(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,65 @@
+"""`spectail report RUN...`: an HTML report of one run, or of several side by side."""
+
+from __future__ import annotations
+
+import webbrowser
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+
+from ..report import curves
+from ..report.analysis import analyse
+from ..report.comparison import compare
+from ..report.page import write_report
+from ..report.predictions import read_predictions
+from ..report.run_record import read_run, run_names
+from .console import make_console
+
+MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write an HTML report of runs: one file, to be opened in any browser, also offline."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of finished runs. Others are compared with the first."""
+    output: Path | None = None
+    """The HTML file. Default: report.html, in the folder of a single run or here."""
+    curves: Path | None = None
+    """Also draw accuracy against CAR's beta, r0, alpha and gamma into this .png, .svg or .pdf file."""
+    open: bool = False
+    """Open the report in the browser."""
+
+
+def run(arguments: list[str]) -> None:
+    options = tyro.cli(Report, prog="spectail report", args=arguments)
+    if not options.runs:
+        raise ValueError("expected the folders of one run or more; got none. See spectail report --help.")
+    if options.curves is not None:
+        curves.check_format(options.curves)
+    path = options.output
+    if path is None:
+        path = options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html")
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; expected a file, such as {path / 'report.html'}.")
+    records = [read_run(folder) for folder in options.runs]
+    panels = curves.find_panels(records)
+    if options.curves is not None:
+        curves.save_curves(panels, options.curves)
+    found = []
+    for record, name in zip(records, run_names(records), strict=True):
+        analysis = analyse(read_predictions(record.folder, name=name), convention=record.config.data.groups)
+        logits = analysis.predictions.logits
+        if logits is not None and logits.nbytes * len(records) > MOST_LOGITS:
+            analysis = replace(analysis, predictions=analysis.predictions.without_logits())
+        found.append(analysis)
+    comparison = compare(found) if len(found) > 1 else None
+    write_report(found, path, comparison=comparison, runs=records)
+    console = make_console()
+    console.print(f"report in {path}", soft_wrap=True)
+    if options.curves is not None:
+        console.print(f"curves in {options.curves}", soft_wrap=True)
+    if options.open:
+        webbrowser.open(path.resolve().as_uri())

@@ -1,0 +1,344 @@
+"""The diagnosis of one set of predictions: what is right, what is taken for what, and along which direction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..counts import ClassCounts
+from ..functional import class_weights
+from ..metrics import BINS, Metrics
+from .predictions import BLOCK, Predictions
+from .statistics import Pairs, leading, mean_interval, wilson
+
+DENSE = 2_000  # most classes for which the whole confusion matrix is kept
+TOP = 50
+VIEW = 10
+GROUPS = ("head", "medium", "tail")
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """One class taken for another."""
+
+    true: int
+    predicted: int
+    count: int
+    share: float
+    """Of the true class's test images, in percent."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values and top direction of the hard confusion matrix C with zero diagonal, times Lambda at r0 0.2.
+
+    The largest value is ``spectral_norm`` of ``results.json``. Where the training counts are unknown, Lambda is 1.
+    """
+
+    singular_values: NDArray[np.float64]
+    """Up to ten, in falling order."""
+    left: NDArray[np.float64]
+    """(K,) weight of each predicted class."""
+    right: NDArray[np.float64]
+    """(K,) weight of each true class."""
+    energy: NDArray[np.float64]
+    """(K,) what each true class adds to the square of the norm, in percent; sums to 100."""
+    weights: NDArray[np.float64]
+    """(K,) lambda."""
+    top_true: list[int]
+    """Classes that make up 80 % of the squares of ``right``, ten at most."""
+    top_predicted: list[int]
+    """The same for ``left``."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What :func:`analyse` finds. Accuracies and shares in percent, None where there is nothing to measure."""
+
+    predictions: Predictions
+    metrics: dict[str, Any]
+    """The accuracy fields of ``results.json``; head, medium, tail, groups and spectral_norm are None without counts."""
+    intervals: dict[str, tuple[float, float] | None]
+    """95 % intervals of overall, balanced, head, medium, tail and worst. Overall and worst are Wilson's (that of worst
+    ignores that the class was picked for being worst); means over classes take Wilson's with the variance of the
+    mean, see :func:`~spectail.report.statistics.mean_interval`."""
+    per_class: list[dict[str, Any]]
+    """index, name, train_count, test_count, accuracy, low, high, precision, group, taken_for (three at most)."""
+    confusion: NDArray[np.int32] | None
+    """(K, K) counts, rows predicted, columns true; None above 2,000 classes."""
+    top_confusions: list[Confusion]
+    """The fifty most frequent, then those with the larger share."""
+    worst: list[int]
+    """Classes by accuracy, lowest first; of equal ones that with more test images first."""
+    view: list[int]
+    """Up to ten classes that show how the worst one fails, see :func:`choose_view`."""
+    spectrum: Spectrum | None
+    """None if nothing is confused."""
+    calibration: dict[str, Any] | None
+    """bins (low, high, confidence and accuracy in percent, count), ece, mean_confidence, accuracy; None without
+    scores."""
+
+
+def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
+    """Diagnose predictions.
+
+    Args:
+        predictions: from :func:`~spectail.report.read_predictions` or :func:`~spectail.report.make_predictions`.
+        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+
+    Example:
+        >>> from spectail.report import make_predictions
+        >>> found = analyse(make_predictions([0, 0, 1, 1, 2], [0, 0, 1, 2, 1], class_counts=[500, 60, 5]))
+        >>> found.metrics["overall"], found.metrics["tail"], found.worst
+        (60.0, 0.0, [2, 1, 0])
+        >>> found.top_confusions[0]
+        Confusion(true=2, predicted=1, count=1, share=100.0)
+    """
+    pairs = Pairs.of(predictions.predicted, predictions.labels, predictions.num_classes)
+    spectrum = _spectrum(pairs, predictions)
+    figures = _Figures(predictions, convention, pairs, spectrum)
+    metrics = figures.compute()
+    groups = figures.groups if predictions.class_counts is not None else None
+    if groups is None:
+        metrics |= dict.fromkeys((*GROUPS, "groups", "spectral_norm"))
+    total, right = pairs.total, pairs.right
+    per_class = _per_class(pairs, predictions, groups)
+    accuracy = np.where(total > 0, right / np.maximum(total, 1), np.inf)
+    order = np.lexsort((np.arange(pairs.size), -total, accuracy))
+    worst = order[total[order] > 0].tolist()
+    return Analysis(
+        predictions=predictions,
+        metrics=metrics,
+        intervals=_intervals(pairs, groups, metrics),
+        per_class=per_class,
+        confusion=_dense(pairs) if pairs.size <= DENSE else None,
+        top_confusions=_confusions(pairs.wrong(), total, TOP),
+        worst=worst,
+        view=choose_view(pairs, worst),
+        spectrum=spectrum,
+        calibration=None if predictions.logits is None else figures.calibration(),
+    )
+
+
+class _Figures(Metrics):
+    """The figures of ``results.json`` from counted pairs, without a (K, K) matrix."""
+
+    def __init__(self, predictions: Predictions, convention: str, pairs: Pairs, spectrum: Spectrum | None) -> None:
+        counts = predictions.class_counts
+        known = ClassCounts(counts if counts is not None else [1] * pairs.size, names=predictions.class_names)
+        with torch.device("meta"):  # its matrix is never made
+            super().__init__(known, convention if counts is not None else "count")
+        self.bins = torch.zeros(3, BINS, dtype=torch.float64)
+        self.sums = torch.zeros(2, dtype=torch.float64)
+        del self.confusion
+        self.confusion = _Matrix(pairs)  # type: ignore[assignment]
+        self.norm = 0.0 if spectrum is None else float(spectrum.singular_values[0])
+        if predictions.logits is not None:
+            rows = max(BLOCK // pairs.size, 1)
+            for start in range(0, len(predictions), rows):
+                block = predictions.logits[start : start + rows]
+                labels = torch.from_numpy(np.array(predictions.labels[start : start + rows]))
+                self.update(torch.from_numpy(block if block.flags.writeable else block.copy()), labels)
+
+    def update_predicted(self, predicted: torch.Tensor, target: torch.Tensor) -> None:
+        """The pairs are counted already."""
+
+    def spectral_norm(self, r0: float = 0.2) -> float:
+        return self.norm
+
+    def calibration(self) -> dict[str, Any]:
+        samples, confidence, right = self.bins.numpy()
+        edges = np.linspace(0, 100, BINS + 1)
+        bins = [
+            {
+                "low": float(edges[place]),
+                "high": float(edges[place + 1]),
+                "count": int(samples[place]),
+                "confidence": 100 * float(confidence[place] / samples[place]) if samples[place] else None,
+                "accuracy": 100 * float(right[place] / samples[place]) if samples[place] else None,
+            }
+            for place in range(BINS)
+        ]
+        return {
+            "bins": bins,
+            "ece": self._calibration()["ece"],
+            "mean_confidence": 100 * float(confidence.sum() / samples.sum()),
+            "accuracy": 100 * float(right.sum() / samples.sum()),
+        }
+
+
+class _Matrix:
+    """Counted pairs where :class:`~spectail.metrics.Metrics` expects its matrix: diagonal and sums are all it takes."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs = pairs
+
+    def cpu(self) -> _Matrix:
+        return self
+
+    def long(self) -> _Matrix:
+        return self
+
+    def diagonal(self) -> torch.Tensor:
+        return torch.from_numpy(self.pairs.right)
+
+    def sum(self, dim: int) -> torch.Tensor:
+        return torch.from_numpy(self.pairs.named if dim else self.pairs.total)
+
+
+def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
+    """Classes for a small confusion matrix: the worst one, and again and again the class most confused with them.
+
+    "Most" is the sum of shares in both directions between a class and those chosen so far; when nothing is confused
+    with them any more, the next worst class joins.
+    """
+    wrong, total = pairs.wrong(), pairs.total
+    share = wrong.count / total[wrong.true]
+    chosen: list[int] = []
+    mass = np.zeros(pairs.size)
+    waiting = iter(worst)
+    while len(chosen) < size:
+        mass[chosen] = 0
+        nearest = int(mass.argmax())
+        if mass[nearest] > 0:
+            joins = nearest
+        else:
+            found = next((label for label in waiting if label not in chosen), None)
+            if found is None:
+                break
+            joins = found
+        chosen.append(joins)
+        as_true, as_predicted = wrong.true == joins, wrong.predicted == joins
+        np.add.at(mass, wrong.predicted[as_true], share[as_true])
+        np.add.at(mass, wrong.true[as_predicted], share[as_predicted])
+    return chosen
+
+
+def _spectrum(pairs: Pairs, predictions: Predictions) -> Spectrum | None:
+    wrong, total = pairs.wrong(), pairs.total
+    if not len(wrong.count):
+        return None
+    counts = predictions.class_counts
+    weights = (
+        np.ones(pairs.size) if counts is None else class_weights(counts, on_empty="ignore", dtype=torch.float64).numpy()
+    )
+    entries = wrong.count / total[wrong.true] * weights[wrong.true]
+    values, left, right = leading(wrong.predicted, wrong.true, entries, pairs.size)
+    energy = 100 * np.square(right)
+    return Spectrum(values, left, right, energy, weights, _chief(right), _chief(left))
+
+
+def _chief(direction: NDArray[np.float64], share: float = 0.8, most: int = 10) -> list[int]:
+    order = np.argsort(-direction, kind="stable")
+    covered = np.cumsum(np.square(direction[order]))
+    needed = int(np.searchsorted(covered, share * covered[-1] * (1 - 1e-12))) + 1
+    return [int(label) for label in order[: min(needed, most)]]
+
+
+def _intervals(
+    pairs: Pairs, groups: dict[str, list[int]] | None, metrics: dict[str, Any]
+) -> dict[str, tuple[float, float] | None]:
+    right, total = pairs.right, pairs.total
+    low, high = wilson(right.sum(), total.sum())
+    found: dict[str, tuple[float, float] | None] = {
+        "overall": (100 * float(low), 100 * float(high)),
+        "balanced": _percent(mean_interval(right, total)),
+    }
+    for group in GROUPS:
+        labels = groups[group] if groups is not None else []
+        found[group] = _percent(mean_interval(right[labels], total[labels])) if labels else None
+    worst_low, worst_high = metrics["worst_test_interval"]
+    return found | {"worst": (worst_low, worst_high)}
+
+
+def _per_class(pairs: Pairs, predictions: Predictions, groups: dict[str, list[int]] | None) -> list[dict[str, Any]]:
+    right, total, named = pairs.right, pairs.total, pairs.named
+    low, high = wilson(right, total)
+    group_of = {label: group for group, labels in (groups or {}).items() for label in labels}
+    taken: list[list[Confusion]] = [[] for _ in range(pairs.size)]
+    wrong = pairs.wrong()
+    for place in np.lexsort((wrong.predicted, -wrong.count, wrong.true)).tolist():
+        label = int(wrong.true[place])
+        if len(taken[label]) < 3:
+            taken[label].append(_confusion(wrong, place, total))
+    counts = predictions.class_counts
+    return [
+        {
+            "index": label,
+            "name": predictions.class_names[label],
+            "train_count": None if counts is None else int(counts[label]),
+            "test_count": int(total[label]),
+            "accuracy": 100 * float(right[label] / total[label]) if total[label] else None,
+            "low": 100 * float(low[label]) if total[label] else None,
+            "high": 100 * float(high[label]) if total[label] else None,
+            "precision": 100 * float(right[label] / named[label]) if named[label] else None,
+            "group": group_of.get(label),
+            "taken_for": taken[label],
+        }
+        for label in range(pairs.size)
+    ]
+
+
+def _confusions(wrong: Pairs, total: NDArray[np.int64], most: int) -> list[Confusion]:
+    share = wrong.count / np.maximum(total[wrong.true], 1)
+    order = np.lexsort((wrong.predicted, wrong.true, -share, -wrong.count))
+    return [_confusion(wrong, place, total) for place in order[:most].tolist()]
+
+
+def _confusion(wrong: Pairs, place: int, total: NDArray[np.int64]) -> Confusion:
+    true, count = int(wrong.true[place]), int(wrong.count[place])
+    return Confusion(true, int(wrong.predicted[place]), count, 100 * count / int(total[true]))
+
+
+def _dense(pairs: Pairs) -> NDArray[np.int32]:
+    matrix = np.zeros((pairs.size, pairs.size), dtype=np.int32)
+    matrix[pairs.predicted, pairs.true] = pairs.count
+    return matrix
+
+
+def _percent(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return None if interval is None else (100 * interval[0], 100 * interval[1])
+
+
+def summary(analysis: Analysis) -> dict[str, Any]:
+    """All of an analysis as plain lists, numbers and names, ready for JSON."""
+    found, spectrum = analysis.predictions, analysis.spectrum
+    names = found.class_names
+    wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
+    return {
+        "name": found.name,
+        "samples": len(found),
+        "classes": list(names),
+        "class_counts": None if found.class_counts is None else found.class_counts.tolist(),
+        "metrics": analysis.metrics,
+        "intervals": {key: None if value is None else list(value) for key, value in analysis.intervals.items()},
+        "per_class": [
+            entry | {"taken_for": [_named(confusion, names) for confusion in entry["taken_for"]]}
+            for entry in analysis.per_class
+        ],
+        "top_confusions": [_named(confusion, names) for confusion in analysis.top_confusions],
+        "confusions": np.stack([wrong.true, wrong.predicted, wrong.count], 1).tolist(),  # true, predicted, count
+        "worst": [names[label] for label in analysis.worst],
+        "view": [names[label] for label in analysis.view],
+        "spectrum": None
+        if spectrum is None
+        else {
+            "weighted": found.class_counts is not None,
+            "singular_values": spectrum.singular_values.tolist(),
+            "left": spectrum.left.tolist(),
+            "right": spectrum.right.tolist(),
+            "energy": spectrum.energy.tolist(),
+            "weights": spectrum.weights.tolist(),
+            "top_true": [names[label] for label in spectrum.top_true],
+            "top_predicted": [names[label] for label in spectrum.top_predicted],
+        },
+        "calibration": analysis.calibration,
+    }
+
+
+def _named(confusion: Confusion, names: tuple[str, ...]) -> dict[str, Any]:
+    return asdict(confusion) | {"true": names[confusion.true], "predicted": names[confusion.predicted]}

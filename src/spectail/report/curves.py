@@ -1,0 +1,206 @@
+"""How CAR's settings move the result: accuracy against beta, r0, alpha and gamma, from finished runs.
+
+Runs that differ only in one of the four settings (and in the seed) make a curve; runs of a grid make several.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..car import CAR
+from ..data.storage import whole_file
+from ..training.config_io import flat, to_dict
+from ..training.regulariser import PRESETS
+from ..training.run_folder import MAY_DIFFER
+from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg
+from .run_record import RunRecord
+
+SETTINGS = {
+    "beta": "memory \N{GREEK SMALL LETTER BETA}",
+    "r0": "smoothing r\N{SUBSCRIPT ZERO}",
+    "alpha": "weight \N{GREEK SMALL LETTER ALPHA}",
+    "gamma": "margin \N{GREEK SMALL LETTER GAMMA}",
+}
+MEASURES = {"overall": ("all", BLUE, "o"), "tail": ("tail", AMBER, "s"), "worst_test": ("worst class", RED, "^")}
+FORMATS = (".png", ".svg", ".pdf")
+NOT_PART = MAY_DIFFER | {
+    "seed",
+    "log_gradient",
+    "log_cm_gap",
+    "data.root",
+    "data.check",
+    "data.in_memory",
+    "car.enabled",
+}
+STROKES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Point:
+    """All runs with one value of a setting: per measure the mean, and the standard deviation over seeds."""
+
+    value: float
+    runs: int
+    mean: dict[str, float | None]
+    std: dict[str, float | None]
+    """None for a single run."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points in order of the setting. ``label`` says what tells this curve from the others; "" if there are none."""
+
+    label: str
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One setting, with a curve for every combination of the others."""
+
+    setting: str
+    curves: list[Curve]
+
+
+def car_settings(run: RunRecord) -> dict[str, float] | None:
+    """beta, r0, alpha and gamma as they were in a run, presets and defaults filled in; None without CAR."""
+    if not run.results.get("car"):
+        return None
+    alpha, options = PRESETS[run.config.car.preset]
+    usual = {name: entry.default for name, entry in inspect.signature(CAR).parameters.items()} | options
+    usual["alpha"] = alpha
+    given = {name: getattr(run.config.car, name) for name in SETTINGS}
+    return {name: float(usual[name] if given[name] is None else given[name]) for name in SETTINGS}
+
+
+def find_panels(runs: Sequence[RunRecord]) -> list[Panel]:
+    """A panel for every setting of CAR that varies while all others stay as they are."""
+    known = [(run, settings) for run in runs if (settings := car_settings(run)) is not None]
+    panels = []
+    for name in SETTINGS:
+        groups: dict[tuple[Any, ...], dict[float, list[RunRecord]]] = {}
+        others: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for run, settings in known:
+            rest = _everything_else(run, settings, name)
+            key = tuple(sorted((entry, repr(value)) for entry, value in rest.items()))
+            others[key] = rest
+            groups.setdefault(key, {}).setdefault(settings[name], []).append(run)
+        varied = {key: values for key, values in groups.items() if len(values) > 1}
+        if varied:
+            labels = _labels([others[key] for key in varied])
+            curves = [
+                Curve(label, [_point(value, values[value]) for value in sorted(values)])
+                for label, values in zip(labels, varied.values(), strict=True)
+            ]
+            panels.append(Panel(name, curves))
+    return panels
+
+
+def finding(panel: Panel) -> str:
+    """One sentence: how much the setting matters, and which value did best."""
+    spans, best = [], (-math.inf, 0.0)
+    for curve in panel.curves:
+        values = [(mean, point.value) for point in curve.points if (mean := point.mean["overall"]) is not None]
+        spans.append(max(values)[0] - min(values)[0])
+        best = max(best, *values)
+    tried = sorted({point.value for curve in panel.curves for point in curve.points})
+    return (
+        f"{SETTINGS[panel.setting].capitalize()} from {tried[0]:g} to {tried[-1]:g} moves overall accuracy by "
+        f"{'at most ' if len(spans) > 1 else ''}{max(spans):.1f} points; the best value tried is {best[1]:g} "
+        f"({best[0]:.1f} %)."
+    )
+
+
+@styled
+def drawings(panels: Sequence[Panel]) -> list[Drawing]:
+    """The panels one by one, for the page."""
+    found = []
+    for panel in panels:
+        figure, axes = new_figure(height=3.0)
+        _draw(axes, panel)
+        figure.legend(*_legend(axes), loc="outside upper left", ncols=3, fontsize=8, handlelength=2.2)
+        svg = to_svg(figure, f"sweep-{panel.setting}", finding(panel))
+        found.append(Drawing(svg, f"Accuracy against {SETTINGS[panel.setting]}"))
+    return found
+
+
+@styled
+def save_curves(panels: Sequence[Panel], path: Path) -> None:
+    """All panels in one figure, as PNG, SVG or PDF by the ending of ``path``."""
+    check_format(path)
+    if not panels:
+        raise ValueError(
+            "there is no curve to draw: the runs must differ in CAR's beta, r0, alpha or gamma, and in nothing else "
+            "but their seeds."
+        )
+    figure = Figure(figsize=(3.3 * len(panels) + 0.3, 3.2), layout="constrained")
+    row = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(row, panels, strict=True):
+        _draw(axes, panel)
+    figure.legend(*_legend(row[0]), loc="outside upper center", ncols=3)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=200)
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"--curves must end in {', '.join(FORMATS)}; got {str(path)!r}.")
+
+
+def _everything_else(run: RunRecord, settings: dict[str, float], name: str) -> dict[str, Any]:
+    """What two runs must share to be on one curve of a setting."""
+    rest = {key: value for key, value in flat(to_dict(run.config)).items() if key not in NOT_PART}
+    rest |= {f"car.{other}": value for other, value in settings.items()} | {"data": run.manifest.identity}
+    del rest[f"car.{name}"]
+    return rest
+
+
+def _point(value: float, runs: list[RunRecord]) -> Point:
+    mean: dict[str, float | None] = {}
+    std: dict[str, float | None] = {}
+    for measure in MEASURES:
+        known = [float(run.results[measure]) for run in runs if run.results.get(measure) is not None]
+        mean[measure] = statistics.fmean(known) if known else None
+        std[measure] = statistics.stdev(known) if len(known) > 1 else None
+    return Point(value, len(runs), mean, std)
+
+
+def _labels(settings: list[dict[str, Any]]) -> list[str]:
+    """For each curve, the settings in which the curves differ."""
+    names = sorted({name for entry in settings for name in entry})
+    differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
+    return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    for place, curve in enumerate(panel.curves):
+        for measure, (word, colour, marker) in MEASURES.items():
+            points = [(point.value, mean, point.std[measure] or 0.0) for point in curve.points
+                      if (mean := point.mean[measure]) is not None]  # fmt: skip
+            if points:
+                x, y, spread = zip(*points, strict=True)
+                axes.errorbar(
+                    x, y, yerr=spread if any(spread) else None, color=colour, marker=marker, markersize=4.5, capsize=3,
+                    linestyle=STROKES[place % len(STROKES)], linewidth=1.6,
+                    label=f"{word} ({curve.label})" if curve.label else word,
+                )  # fmt: skip
+    values = [point.value for curve in panel.curves for point in curve.points]
+    if min(values) > 0 and max(values) / min(values) >= 30:
+        axes.set_xscale("log")
+    axes.set_xlabel(SETTINGS[panel.setting])
+    axes.set_ylabel("right, %")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+
+
+def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
+    handles, labels = axes.get_legend_handles_labels()
+    return handles[:12], labels[:12]

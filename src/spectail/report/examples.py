@@ -1,0 +1,108 @@
+"""Pictures of what goes wrong: test images of the worst classes, and what they were taken for."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..data.imageset import ImageSet
+from .analysis import Analysis
+from .run_record import RunRecord
+
+SIDE = 64
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small picture: a test image, its class, and the class it was taken for (the same where it was recognised)."""
+
+    uri: str
+    true: int
+    predicted: int
+    small: bool
+    """The image is smaller than its place on the page, so it is enlarged pixel by pixel."""
+
+
+@dataclass(frozen=True)
+class Shots:
+    """Images of one class that were taken for others, and one of the class it is most often taken for."""
+
+    wrong: list[Example]
+    model: Example | None
+
+
+def find_examples(
+    analysis: Analysis, run: RunRecord, classes: Sequence[int], *, most: int = 4
+) -> tuple[dict[int, Shots], str | None]:
+    """Shots by class, and the reason in one sentence where there are none."""
+    try:
+        test = run.data.test
+        if not np.array_equal(test.labels, analysis.predictions.labels):
+            raise ValueError("the labels of its test set are not those of predictions.npz")
+        return {label: _shots(analysis, test, label, most) for label in classes}, None
+    except (ValueError, OSError) as error:
+        return {}, f"No example images: {_one_line(error)}"
+
+
+def _shots(analysis: Analysis, test: ImageSet, label: int, most: int) -> Shots:
+    labels, predicted = analysis.predictions.labels, analysis.predictions.predicted
+    wrong = np.flatnonzero((labels == label) & (predicted != label))
+    taken = analysis.per_class[label]["taken_for"]
+    # the most frequent confusions first, in the order of the test set within each
+    rank = {confusion.predicted: place for place, confusion in enumerate(taken)}
+    order = sorted(wrong.tolist(), key=lambda at: rank.get(int(predicted[at]), len(rank)))
+    examples = [_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted, most)]
+    if not taken:
+        return Shots(examples, None)
+    other = taken[0].predicted
+    at = _clearest(analysis, other)
+    return Shots(examples, None if at is None else _example(test, at, other, other))
+
+
+def _clearest(analysis: Analysis, label: int) -> int | None:
+    """A test image that shows what a class looks like: the one the model is surest of, else the first."""
+    found = analysis.predictions
+    own = np.flatnonzero(found.labels == label)
+    right = own[found.predicted[own] == label]
+    own = right if len(right) else own
+    if not len(own) or found.logits is None:
+        return int(own[0]) if len(own) else None
+    logits = found.logits[own].astype(np.float64)
+    others = np.delete(logits, label, axis=1)
+    return int(own[(logits[:, label] - others.max(1)).argmax()])
+
+
+def _spread(order: list[int], predicted: NDArray[np.int64], most: int) -> list[int]:
+    """At most two images of one confusion while there are others, so that the pictures show the variety."""
+    seen: dict[int, int] = {}
+    first: list[int] = []
+    rest: list[int] = []
+    for at in order:
+        taken = int(predicted[at])
+        seen[taken] = seen.get(taken, 0) + 1
+        (first if seen[taken] <= 2 else rest).append(at)
+    return (first + rest)[:most]
+
+
+def _example(test: ImageSet, at: int, true: int, predicted: int) -> Example:
+    image = test.images.read(at)
+    small = max(image.size) <= SIDE
+    if not small:
+        image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return Example(uri, true, predicted, small)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    return text if text.endswith(".") else f"{text}."

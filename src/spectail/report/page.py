@@ -1,0 +1,381 @@
+"""The report: one HTML file with every figure, table and number in it, which opens anywhere and fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from .. import __version__
+from ..data.storage import whole_file
+from .analysis import Analysis, summary
+from .comparison import Comparison, comparison_summary
+from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
+from .statistics import Pairs
+from .tables import csv_text, latex, markdown
+
+if TYPE_CHECKING:
+    from .run_record import RunRecord
+
+SCRIPTS = ("base.js", "scatter.js", "matrix.js", "table.js", "downloads.js")
+DETAILED = 6  # runs shown in full; more would make a page nobody scrolls through
+CELLS = 250_000  # of a confusion matrix that are drawn
+WORST_SHOWN = 8
+GROUPS = {"head": "Frequent (head)", "medium": "Medium", "tail": "Rare (tail)"}
+SECTIONS = {
+    "overall": "Overview",
+    "rare": "Rare classes",
+    "worst": "Worst classes",
+    "confusion": "Confusions",
+    "spectrum": "Pattern",
+    "generalise": "New images",
+    "calibration": "Confidence",
+    "training": "Training",
+    "settings": "Settings",
+    "record": "The run",
+    "classes": "Every class",
+    "downloads": "Downloads",
+}
+FIGURES = {
+    "balanced": ("mean over classes, %", 1, "every class counts the same, however many test images it has"),
+    "zero_classes": ("classes never recognised", 0, "not one of their test images is right"),
+    "bottom_10pct": ("worst tenth of the classes, %", 1, "mean accuracy of the tenth of the classes with the lowest"),
+    "worst_train": ("worst class in training, %", 1, "lowest accuracy of any class on the images it was trained on"),
+    "worst_ratio": ("worst-class ratio", 3, "worst class in the test over worst class in training; 1 is ideal"),
+    "harmonic_mean": ("harmonic mean, %", 1, "of the classes' accuracies; one class at zero makes it zero"),
+    "geometric_mean": ("geometric mean, %", 1, "the same, a little milder"),
+    "macro_f1": ("macro F1, %", 1, "mean over classes of F1, which also punishes a class that is named too often"),
+    "ece": ("expected calibration error, points", 1, "mean gap between how sure it is and how often it is right"),
+    "nll": ("negative log-likelihood", 3, "mean surprise at the true class; lower is better"),
+    "brier": ("Brier score", 3, "mean squared error of the probabilities; lower is better"),
+    "spectral_norm": ("spectral norm of the confusion", 3, "strength of the strongest pattern of mistakes"),
+}  # fmt: skip
+
+
+def write_report(
+    analyses: Sequence[Analysis],
+    path: Path,
+    *,
+    comparison: Comparison | None = None,
+    runs: Sequence[RunRecord] = (),
+) -> None:
+    """Write the report of one or several classifiers on the same classes.
+
+    Args:
+        analyses: from :func:`~spectail.report.analyse`.
+        path: the HTML file; it is whole or not there.
+        comparison: from :func:`~spectail.report.compare`, for several.
+        runs: where the predictions come from, one per analysis, or none. They add training curves, example images
+            and the command that repeats a run.
+    """
+    if not analyses:
+        raise ValueError("a report needs the analysis of one classifier or more; got none.")
+    if runs and len(runs) != len(analyses):
+        raise ValueError(f"a report needs one run per analysis: got {len(runs)} runs for {len(analyses)} analyses.")
+    first = analyses[0].predictions
+    for other in analyses[1:]:
+        if other.predictions.class_names != first.class_names:
+            raise ValueError(
+                f"a report needs classifiers of the same classes: {first.name!r} and {other.predictions.name!r} differ "
+                f"in class names or their order. Write one report each."
+            )
+    text = _render(list(analyses), comparison, list(runs))
+    with whole_file(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "replace"))  # names of files need not be UTF-8
+
+
+def _render(analyses: list[Analysis], comparison: Comparison | None, runs: list[RunRecord]) -> str:
+    environment = Environment(
+        loader=PackageLoader("spectail.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"whole": lambda value: f"{value:,}", "decimal": _decimal}
+    loader = environment.loader
+    assert loader is not None
+    style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
+    script = "\n".join(scripts)
+    files = _files(analyses, comparison)
+    titles = [analysis.predictions.name for analysis in analyses]
+    owners: dict[Any, RunRecord] = {}  # runs on the same data load it once
+    images = {at: owners.setdefault((run.config.data, run.manifest.identity), run) for at, run in enumerate(runs)}
+    context = {
+        "style": Markup(style),
+        "script": Markup(script),
+        # only this script may run, whatever a name tries
+        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "payload": _payload(analyses, files),
+        "files": [(name, title) for name, (title, _) in files.items()],
+        "version": __version__,
+        "title": _title(analyses),
+        "names": analyses[0].predictions.class_names,
+        "analyses": analyses,
+        "detailed": [
+            _detail(place, analysis, images.get(place), analyses[0].view)
+            for place, analysis in enumerate(analyses[:DETAILED])
+        ],
+        "runs": runs,
+        "comparison": comparison,
+        "cards": _cards(analyses),
+        "figures": _figures(analyses, runs),
+        "gap": _gap(analyses, runs),
+        "curves": training_curves([(name, run.curves) for name, run in zip(titles, runs[: len(SERIES)], strict=False)]),
+        "legend": [(name, VARIABLES[colour], line) for name, (colour, _, line) in zip(titles, SERIES, strict=False)],
+        "titles": titles,
+        "sweeps": _sweeps(runs),
+    }
+    there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs}
+    context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
+    return environment.get_template("page.html").render(context)
+
+
+def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[int]) -> dict[str, Any]:
+    """What the page says about one classifier, beyond the analysis itself."""
+    shown = analysis.worst[:WORST_SHOWN]
+    shots: dict[int, Any] = {}
+    missing = None
+    if run is not None:
+        from .examples import find_examples  # noqa: PLC0415 - predictions without a run need no image library
+
+        shots, missing = find_examples(analysis, run, shown)
+    spectrum, calibration = analysis.spectrum, analysis.calibration
+    mistakes = int((analysis.predictions.predicted != analysis.predictions.labels).sum())
+    return {
+        "place": place,
+        "analysis": analysis,
+        "name": analysis.predictions.name,
+        "counted": analysis.predictions.class_counts is not None,
+        "limits": {group: _limits(analysis, group) for group in GROUPS},
+        "worst": [analysis.per_class[label] for label in shown],
+        "shots": shots,
+        "missing": missing,
+        "mistakes": mistakes,
+        "ten": _ten(analysis, view),
+        "hidden": max(int(np.count_nonzero(analysis.confusion)) - CELLS, 0) if analysis.confusion is not None else 0,
+        "most_energy": float(spectrum.energy.max()) if spectrum is not None else 1.0,
+        "rest_energy": 100 - float(spectrum.energy[spectrum.top_true].sum()) if spectrum is not None else 0.0,
+        "most_left": float(spectrum.left.max()) ** 2 if spectrum is not None else 1.0,
+        "singular": singular_values(spectrum.singular_values.tolist(), f"sv{place}") if spectrum is not None else None,
+        "reliability": reliability(calibration["bins"], f"rel{place}") if calibration is not None else None,
+    }
+
+
+def _title(analyses: list[Analysis]) -> str:
+    if len(analyses) == 1:
+        return f"{analyses[0].predictions.name}: what it gets right, and what it confuses"
+    return f"{len(analyses)} classifiers compared"
+
+
+def _cards(analyses: list[Analysis]) -> list[dict[str, Any]]:
+    """The figures on top: per card a title, what it means, and a row per classifier."""
+    counted = analyses[0].predictions.class_counts is not None
+    kinds = {"overall": ("All test images", "share that is recognised")}
+    if counted:
+        kinds |= {group: (title, _limits(analyses[0], group)) for group, title in GROUPS.items()}
+    else:
+        kinds |= {"balanced": ("Mean over classes", "every class counts the same")}
+    kinds |= {"worst": ("Worst class", "the lowest accuracy of any class")}
+    return [
+        {
+            "kind": kind, "title": title, "text": text,
+            "rows": [
+                {
+                    "name": analysis.predictions.name,
+                    "value": analysis.metrics["worst_test" if kind == "worst" else kind],
+                    "interval": analysis.intervals[kind],
+                    "label": analysis.worst[0] if kind == "worst" else None,
+                }
+                for analysis in analyses
+            ],
+        }
+        for kind, (title, text) in kinds.items()
+    ]  # fmt: skip
+
+
+def _limits(analysis: Analysis, group: str) -> str:
+    """Which classes are in a group, in words."""
+    counts = [entry["train_count"] for entry in analysis.per_class if entry["group"] == group]
+    if not counts:
+        return "there are none"
+    low, high = min(counts), max(counts)
+    size = {"head": f"{low:,} or more", "medium": f"{low:,} to {high:,}", "tail": f"{high:,} or fewer"}[group]
+    return f"{len(counts):,} class{'es' if len(counts) > 1 else ''} with {size} training images"
+
+
+def _figures(analyses: list[Analysis], runs: list[RunRecord]) -> list[dict[str, Any]]:
+    """The other figures of results.json, one row each."""
+    found = [analysis.metrics for analysis in analyses]
+    if runs:
+        found = [run.results | metrics for run, metrics in zip(runs, found, strict=True)]
+    rows = []
+    for key, (title, digits, text) in FIGURES.items():
+        values = [entry.get(key) for entry in found]
+        if any(value is not None for value in values):
+            rows.append({"title": title, "values": [_decimal(value, digits) for value in values], "text": text})
+    return rows
+
+
+def _files(analyses: list[Analysis], comparison: Comparison | None) -> dict[str, tuple[str, str]]:
+    """What can be downloaded: name of the file, what it is, and its text."""
+    numbers: dict[str, Any] = {"spectail": __version__, "analyses": [summary(analysis) for analysis in analyses]}
+    if comparison is not None:
+        numbers["comparison"] = comparison_summary(comparison)
+    return {
+        "classes.csv": ("Every class (CSV)", csv_text(analyses)),
+        "confusions.csv": ("Every confusion (CSV)", _confusions(analyses)),
+        "tables.md": ("Tables (Markdown)", markdown(analyses, comparison)),
+        "tables.tex": ("Tables (LaTeX)", latex(analyses, comparison)),
+        "report.json": ("All numbers (JSON)", json.dumps(numbers, ensure_ascii=False)),
+    }
+
+
+def _confusions(analyses: list[Analysis]) -> str:
+    """One line per pair of classes that is confused at least once."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("predictions", "true", "predicted", "true_class", "predicted_class", "count"))
+    for analysis in analyses:
+        found = analysis.predictions
+        wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
+        for true, predicted, count in zip(
+            wrong.true.tolist(), wrong.predicted.tolist(), wrong.count.tolist(), strict=True
+        ):
+            names = found.class_names[true], found.class_names[predicted]
+            writer.writerow((found.name, true, predicted, *names, count))
+    return file.getvalue()
+
+
+def _ten(analysis: Analysis, view: list[int]) -> dict[str, Any]:
+    """The small confusion matrix in percent of each true class, rows predicted, and what went to all other classes."""
+    labels, predicted = analysis.predictions.labels, analysis.predictions.predicted
+    rows = np.zeros((len(view) + 1, len(view)))
+    for column, label in enumerate(view):
+        own = predicted[labels == label]
+        rows[:-1, column] = [100 * float((own == other).mean()) if len(own) else 0.0 for other in view]
+        rows[-1, column] = 100 - rows[:-1, column].sum() if len(own) else 0.0
+    return {"view": view, "rows": rows.tolist()}
+
+
+def _sweeps(runs: list[RunRecord]) -> list[tuple[Any, str]]:
+    """Drawings of how CAR's settings move the result, each with its finding; none if no setting varies."""
+    if len(runs) < 2:
+        return []
+    from . import curves  # noqa: PLC0415 - predictions without runs need no training code
+
+    panels = curves.find_panels(runs)
+    return list(zip(curves.drawings(panels), map(curves.finding, panels), strict=True))
+
+
+def _gap(analyses: list[Analysis], runs: list[RunRecord]) -> Any:
+    rows = [
+        (analysis.predictions.name, run.results.get("worst_train"), analysis.metrics["worst_test"],
+         analysis.metrics["overall"])
+        for analysis, run in zip(analyses, runs, strict=bool(runs))
+    ]  # fmt: skip
+    if not any(row[1] is not None for row in rows):
+        return None
+    return {"rows": rows, "drawing": gap_bars(rows, "gap")}
+
+
+def _payload(analyses: list[Analysis], files: dict[str, tuple[str, str]]) -> Markup:
+    """All numbers for the scripts of the page, as JSON that cannot end its element."""
+    content = {
+        "classes": analyses[0].predictions.class_names,
+        "runs": [_run_data(analysis, whole=place < DETAILED) for place, analysis in enumerate(analyses)],
+        "files": {name: _packed(text) for name, (_, text) in files.items()},
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _run_data(analysis: Analysis, *, whole: bool) -> dict[str, Any]:
+    entries = analysis.per_class
+    counted = analysis.predictions.class_counts is not None
+    taken = [entry["taken_for"] for entry in entries]
+    return {
+        "name": analysis.predictions.name,
+        "train": [entry["train_count"] for entry in entries] if counted else None,
+        "group": [entry["group"] for entry in entries] if counted else None,
+        "test": [entry["test_count"] for entry in entries],
+        **{key: [_rounded(entry[key]) for entry in entries] for key in ("accuracy", "low", "high", "precision")},
+        "taken": [[most[0].predicted, most[0].count] if most else None for most in taken],
+        "confusion": _cells(analysis.confusion) if whole and analysis.confusion is not None else None,
+        "orders": _orders(analysis) if whole and analysis.confusion is not None else None,
+    }
+
+
+def _cells(confusion: NDArray[np.int32]) -> dict[str, Any]:
+    """The entries of the matrix that are not zero: steps from one to the next in reading order, and counts.
+
+    Of very many, the smallest are left out; ``hidden`` says how many.
+    """
+    flat = confusion.ravel()
+    places = np.flatnonzero(flat)
+    hidden = max(len(places) - CELLS, 0)
+    if hidden:
+        places = np.sort(places[np.argsort(-flat[places], kind="stable")[:CELLS]])
+    return {"steps": np.diff(places, prepend=0).tolist(), "counts": flat[places].tolist(), "hidden": hidden}
+
+
+def _orders(analysis: Analysis) -> dict[str, list[int]]:
+    assert analysis.confusion is not None
+    counts = analysis.predictions.class_counts
+    orders = {"cluster": cluster_order(analysis.confusion), "label": list(range(analysis.predictions.num_classes))}
+    return ({"count": np.argsort(-counts, kind="stable").tolist()} if counts is not None else {}) | orders
+
+
+def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
+    """Classes in an order that puts those which are confused with each other side by side.
+
+    Chains of classes are joined end to end, the most confused pair of classes first (in shares of both classes'
+    images, added); a chain is turned round where that brings the pair closer.
+
+    Example:
+        >>> matrix = np.zeros((4, 4), dtype=np.int32)
+        >>> matrix[0, 2] = matrix[3, 0] = 5
+        >>> cluster_order(matrix)
+        [2, 0, 3, 1]
+    """
+    share = confusion / np.maximum(confusion.sum(0), 1)
+    np.fill_diagonal(share, 0)
+    share = np.triu(share + share.T)
+    first, second = np.nonzero(share)
+    chains = [[label] for label in range(len(share))]
+    for place in np.argsort(-share[first, second], kind="stable").tolist():
+        a, b = int(first[place]), int(second[place])
+        left, right = chains[a], chains[b]
+        if left is right:
+            continue
+        if left.index(a) < len(left) / 2 - 0.5:
+            left.reverse()
+        if right.index(b) > len(right) / 2 - 0.5:
+            right.reverse()
+        left += right
+        for label in right:
+            chains[label] = left
+    seen: dict[int, list[int]] = {id(chain): chain for chain in chains}
+    return [label for chain in seen.values() for label in chain]
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode("ascii")
+
+
+def _decimal(value: float | None, digits: int = 1) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)  # shown with one decimal: rounding twice must not show
