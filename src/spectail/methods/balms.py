@@ -91,14 +91,19 @@ class BALMS(TwoStage):
             features = model.backbone(batch.images)
             meta = model.backbone(batches["meta"].images)
         logits = model.head(features)
-        costs = self.criterion.costs(logits.float())  # type: ignore[operator]
-        costs = costs.gather(1, batch.labels[:, None]).squeeze(1)
-        held_out = (meta, batches["meta"].labels)
-        self._move_rates(model.head, batch, noise[rank::world], features, logits, costs, held_out, step)
-        return Outcome(costs.mean(), logits, batch.labels)
+        # the gradient with respect to the head is needed for the look ahead, so it is computed once and used twice
+        free = logits.detach().float().requires_grad_()
+        with torch.enable_grad():
+            costs = self.criterion.costs(free).gather(1, batch.labels[:, None]).squeeze(1)  # type: ignore[operator]
+            slope = torch.autograd.grad(costs.sum(), free)[0] / len(rows)
+        inner = [slope.T @ features.float(), slope.sum(0)]
+        held_out = (meta.float(), batches["meta"].labels)
+        self._move_rates(model.head, batch, noise[rank::world], features.float(), slope, inner, held_out, step)
+        loss = with_gradient(costs.detach().mean(), [model.head.weight, model.head.bias], [world * g for g in inner])  # type: ignore[list-item]
+        return Outcome(loss, logits, batch.labels)
 
     def _move_rates(
-        self, head: Any, batch: Batch, noise: Tensor, features: Tensor, logits: Tensor, costs: Tensor,
+        self, head: Any, batch: Batch, noise: Tensor, features: Tensor, slope: Tensor, inner: list[Tensor],
         meta: tuple[Tensor, Tensor], step: Step,
     ) -> None:  # fmt: skip
         """The bilevel step. The virtual weights depend on psi through the inner gradient g alone, and linearly:
@@ -106,14 +111,12 @@ class BALMS(TwoStage):
         / d psi, and <g, v> is the inner loss's derivative along v: no second backward pass."""
         assert step.labels is not None
         assert step.optimizer is not None
-        total = len(costs) * _place()[1]
-        weights = [head.weight, head.bias]
-        slope = torch.autograd.grad(costs.sum(), logits, retain_graph=True)[0].detach() / total
-        inner = summed([slope.T @ features, slope.sum(0)])
-        ahead = [_sgd_step(step.optimizer, weight, g) for weight, g in zip(weights, inner, strict=True)]
-        ahead = [weight.requires_grad_() for weight in ahead]
+        ahead = [
+            _sgd_step(step.optimizer, weight, g).requires_grad_()
+            for weight, g in zip([head.weight, head.bias], summed(inner), strict=True)
+        ]
         with torch.enable_grad():
-            meta_loss = F.cross_entropy(F.linear(meta[0], *ahead).float(), meta[1])
+            meta_loss = F.cross_entropy(F.linear(meta[0], *ahead), meta[1])
         outer = summed([g / _place()[1] for g in torch.autograd.grad(meta_loss, ahead)])
         along = (slope * F.linear(features, -step.lr * outer[0], -step.lr * outer[1])).sum(1)
         with torch.enable_grad():
@@ -122,6 +125,14 @@ class BALMS(TwoStage):
             gradient = torch.autograd.grad((weight * along).sum(), psi)[0]
         self.sampler.move(summed([gradient])[0])
         step.log("meta_loss", meta_loss.detach())
+
+
+def with_gradient(value: Tensor, weights: list[Tensor], gradients: list[Tensor]) -> Tensor:
+    """``value``, with gradients that are already known."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        product = (weight * gradient).sum()
+        value = value + (product - product.detach())
+    return value
 
 
 def _sgd_step(optimizer: torch.optim.Optimizer, weight: Tensor, gradient: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class BBNOptions(Options):
     horizon: int | None = None
     """Epoch at which the emphasis would have moved over completely. Default: the last; for 90 and 180 epochs 100 and
     200, as in the authors' settings."""
+    count_from: Literal["code", "paper"] = "code"
+    """Epochs in the formula of the emphasis: from 0 as in the authors' code, or from 1 as in the paper."""
     branch_at: str | None = None
     """Block to double, by its name in the network. Default: the last one."""
 
@@ -31,7 +33,7 @@ class BBN(Method):
         "CVPR 2020",
         "counts, second sampler, images",
         "about twice a step",
-        "emphasis by the code's T - 1, not the paper's T",
+        "emphasis by the code's T - 1, not the paper's T (--count-from paper)",
     )
     options_type = BBNOptions
     head = "linear"
@@ -54,7 +56,8 @@ class BBN(Method):
         return {"main": Stream(even=True), "reversed": Stream("reversed", even=True)}
 
     def begin_epoch(self, step: Step) -> None:
-        self.emphasis = emphasis(step.epoch, self.horizon)
+        assert isinstance(self.options, BBNOptions)
+        self.emphasis = emphasis(step.epoch + (self.options.count_from == "paper"), self.horizon)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         assert isinstance(model, TwoBranchClassifier)

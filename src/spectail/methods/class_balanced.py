@@ -32,6 +32,8 @@ class ClassBalanced(Method):
     def make_criterion(self) -> nn.Module:
         options = self.options
         assert isinstance(options, ClassBalancedOptions)
+        if options.defer == "reweight":
+            raise ValueError("cb weighs classes from the start; for late weights use --method ce --defer reweight.")
         return ClassBalancedLoss(self.counts, options.beta, options.base, options.gamma, options.average)
 
     @property

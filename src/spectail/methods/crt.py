@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .base import About, Stage, Stream
 from .two_stage import TwoStage, TwoStageOptions
@@ -11,6 +12,7 @@ from .two_stage import TwoStage, TwoStageOptions
 @dataclass(frozen=True)
 class CRTOptions(TwoStageOptions):
     stage2_lr: float = 0.2
+    stage2_norm: Literal["frozen", "drift"] = "drift"
 
 
 class CRT(TwoStage):

@@ -28,6 +28,8 @@ class GMLOptions(TwoStageOptions):
     """Begin the second stage with the old head instead of a fresh one."""
     ensemble: float = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
+    old_prior: Literal["remove", "keep"] = "remove"
+    """Take the log prior off the old head's logits, right for cross entropy; keep it after a balanced loss."""
     stage2_batch_size: int | None = 512
     """Should be large against the number of classes."""
 
@@ -57,7 +59,8 @@ class GML(TwoStage):
         assert isinstance(self.options, GMLOptions)
         if not 0 <= self.options.ensemble < 1:
             raise ValueError(f"--ensemble must lie in [0, 1); got {self.options.ensemble}.")
-        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, -self.counts.frequencies.log())
+        prior = self.counts.frequencies.log() * (self.options.old_prior == "remove")
+        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, -prior)
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         assert isinstance(self.options, GMLOptions)

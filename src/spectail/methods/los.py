@@ -27,7 +27,7 @@ class LOS(TwoStage):
         "ICLR 2025",
         "nothing",
         "a short second stage on the head",
-        "no flip at test (--flip-test); the paper's backbone is not verified",
+        "flip at test only by --flip-test or --recipe; the paper's backbone is not verified",
     )
     options_type = LOSOptions
     length = (20, 200)

@@ -15,6 +15,7 @@ class LWS(CRT):
         "sampler, two stages", "ICLR 2020", "counts (sampler), linear head", "a short second stage on the head"
     )
     head = "linear"
+    length = (5, 90)
     fresh_head = False
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:

@@ -36,7 +36,7 @@ class WeightBalancing(TwoStage):
         "CVPR 2022",
         "counts in stage two",
         "a short second stage on the head",
-        "no flip at test (--flip-test); paper says ResNet-32, code is ResNet-34 (--model resnet34-cifar)",
+        "flip at test only by --flip-test or --recipe; the code's ResNet-34 is --model resnet34-cifar",
     )
     options_type = WeightBalancingOptions
     head = "linear"

@@ -24,7 +24,7 @@ class ModelConfig:
     """Which network, and where its weights come from."""
 
     model: str = "small-cnn"
-    """small-cnn, small-vit, resnet20, resnet32 (CIFAR), or any timm name."""
+    """small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm name."""
     img_size: int | None = None
     """Input size. Default: the transform's."""
     patch_size: int | None = None

@@ -7,13 +7,13 @@ import random
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 
-from ..data.storage import file_digest, write_json
+from ..data.storage import file_digest, room_for, write_json
 
 
 def save(
@@ -22,18 +22,13 @@ def save(
     """Write ``state``, and every rank's ``own`` and random state, as ``folder/step-number``; keep the last few."""
     path = folder / f"step-{number:08d}"
     temporary = folder / f".{path.name}"
-    if accelerator.is_main_process:
+    try:
+        with room_for(path):
+            _write(temporary, path, state, own, accelerator)
+    except Exception:  # the last checkpoints stay as they are
         shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        torch.save(state, temporary / "state.pt")
-    accelerator.wait_for_everyone()
-    torch.save(own | {"random": random_state()}, temporary / f"rank-{accelerator.process_index}.pt")
-    accelerator.wait_for_everyone()
+        raise
     if accelerator.is_main_process:
-        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
-        write_json(temporary / "digests.json", digests)
-        shutil.rmtree(path, ignore_errors=True)
-        temporary.rename(path)
         for newer in folder.glob("step-*"):  # left from before, and passed over as damaged
             if newer.name > path.name:
                 shutil.rmtree(newer, ignore_errors=True)
@@ -41,6 +36,51 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
     accelerator.wait_for_everyone()
     return path
+
+
+def _write(temporary: Path, path: Path, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator) -> None:
+    if accelerator.is_main_process:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write_tensors(state, temporary / "state.pt")
+    accelerator.wait_for_everyone()
+    write_tensors(own | {"random": random_state()}, temporary / f"rank-{accelerator.process_index}.pt")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
+        write_json(temporary / "digests.json", digests)
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
+
+
+def write_tensors(content: dict[str, Any], path: Path) -> None:
+    """``torch.save``, which on a full disk complains about a position in the file: this raises the disk's own error."""
+    with path.open("wb") as file:
+        kept = _Kept(file)
+        try:
+            torch.save(content, kept)  # type: ignore[arg-type]
+        except RuntimeError:
+            if kept.error is None:
+                raise
+            raise kept.error from None
+
+
+class _Kept:
+    """A file that remembers why writing failed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def newest(folder: Path) -> Path | None:

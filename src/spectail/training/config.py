@@ -136,5 +136,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "optim": {"epochs": 100, "lr": 2e-4, "weight_decay": 0.05},
         "transform": "vit-224",
     },
+    "finetune-script": {
+        "model": {"model": "vit_small_patch16_224", "pretrained": True},
+        "optim": {"epochs": 100, "lr": 5e-5, "weight_decay": 0.05, "warmup_epochs": 5.0, "min_lr": 1e-6},
+        "transform": "vit-224",
+    },
     "probe": {"probe": True, "optim": {"epochs": 12, "lr": 1e-3, "weight_decay": 0.0}},
 }

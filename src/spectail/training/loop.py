@@ -103,7 +103,7 @@ class Trainer:
             loader.set_epoch(epoch)
         step.epoch = epoch
         if run.main.position == 0:
-            run.sums, run.images = {}, 0
+            run.sums, run.counted = {}, {}
         self.method.begin_epoch(step)
         run.phase = self.method.phase(step)
         run.learner.train()
@@ -132,7 +132,6 @@ class Trainer:
                 run.recent = size = len(batches["main"].labels)
                 outcome = run.learner(batches, step)
                 run.add("loss", outcome.loss, size)
-                run.images += size
                 # DDP averages over ranks and the group adds up: every image weighs the same, also in a ragged end
                 share = size * run.main.world_size / images if not self.method.whole_batch else 1 / len(group)
                 total = outcome.loss if share == 1 else outcome.loss * share
@@ -250,7 +249,7 @@ class Trainer:
     def _save(self) -> None:
         state = self.stage.state() | {"progress": asdict(self.progress)}
         keep = self.config.keep_checkpoints
-        own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}, "images": self.stage.images}
+        own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}, "counted": self.stage.counted}
         checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep)
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:

@@ -92,8 +92,10 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "gml": Recipe("ours: stage two not published", INAT, {"stage2_lr": 0.2, "stage2_batch_size": 4096}),
         "logit-adjustment": Recipe("ours: as cross entropy, tau 1", INAT),
         "tau-norm": Recipe("ours: as cross entropy, tau 1", INAT),
-        "crt": Recipe("paper (Kang et al.)", INAT, {"stage2_lr": 0.2}),
-        "lws": Recipe("paper (Kang et al.)", INAT, {"stage2_lr": 0.2}),
+        "crt": Recipe("classifier-balancing code", INAT,
+                      {"stage2_lr": 0.2, "stage2_weight_decay": 1e-4, "stage2_epochs": 30}),
+        "lws": Recipe("classifier-balancing code", INAT,
+                      {"stage2_lr": 0.2, "stage2_weight_decay": 1e-4, "stage2_epochs": 5}),
     },
     "tiny-imagenet-lt": {
         "ce": Recipe(OURS_TINY, R200),

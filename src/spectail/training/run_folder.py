@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data.manifest import Manifest
-from ..data.storage import whole_file, write_json
+from ..data.storage import room_for, whole_file, write_json
 from .config import TrainConfig
 from .config_io import differences, read_yaml, write_yaml
 
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
+
+FILES = ("config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors", "predictions.npz",
+         "results.json")  # fmt: skip
 
 
 class RunFolder:
@@ -37,6 +42,7 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} already holds a run. Pass --resume to continue it, or choose another --output."
             )
+        self._tidy()
         manifest.save(self.path / "manifest.json")
         write_yaml(self.path / "config.yaml", config)
 
@@ -59,8 +65,18 @@ class RunFolder:
         Manifest.load(self.path / "manifest.json").require_same(manifest, f"the run in {self.path}")
 
     def log(self, entry: dict[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        """One more line, or on a full disk none: half a line would be there for every reader of the file."""
+        path = self.path / "metrics.jsonl"
+        line = (json.dumps(entry) + "\n").encode()
+        with room_for(path), path.open("ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
+            except OSError:
+                file.truncate(before)
+                raise
 
     def lines(self) -> list[str]:
         path = self.path / "metrics.jsonl"
@@ -68,13 +84,21 @@ class RunFolder:
 
     def keep_lines(self, count: int) -> None:
         """Forget what was logged after the checkpoint that a run resumes from."""
+        self._tidy()
         kept = self.lines()[:count]
         with whole_file(self.path / "metrics.jsonl") as temporary:
             temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
+        tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         with whole_file(self.path / name) as temporary:
-            save_file({key: value.detach().cpu().contiguous() for key, value in state.items()}, temporary)
+            try:
+                save_file(tensors, temporary)
+            except SafetensorError as error:
+                number = re.search(r"\(os error (\d+)\)", str(error))
+                if number is None:
+                    raise
+                raise OSError(int(number[1]), str(error)) from None  # such as a full disk, which whole_file explains
 
     def save_predictions(self, logits: NDArray[np.float32], labels: NDArray[np.int64], manifest: Manifest) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
@@ -95,3 +119,9 @@ class RunFolder:
             return content
         except FileNotFoundError:
             return None
+
+    def _tidy(self) -> None:
+        """Remove what a killed process was writing."""
+        for name in FILES:
+            for temporary in self.path.glob(f".{name}.*"):
+                temporary.unlink(missing_ok=True)

@@ -61,8 +61,10 @@ class StageRun:
             self.average = AveragedModel(self.model, self.accelerator.device, multi_avg_fn=rule, use_buffers=True)
         self.phase = stage.name
         self.sums: dict[str, Tensor] = {}
-        self.images = self.recent = 0
-        """Images of the epoch so far, and of the latest micro-batch, on this rank."""
+        self.counted: dict[str, int] = {}
+        """Images behind each sum."""
+        self.recent = 0
+        """Images of the latest micro-batch on this rank."""
         if state is not None:
             self._restore(state, learner, optimizer)
         self.learner, prepared = self.accelerator.prepare(learner, optimizer)
@@ -97,8 +99,9 @@ class StageRun:
     def add(self, name: str, value: Tensor, images: int) -> None:
         """Sums over the epoch, kept on the device: a mean is not worth a wait."""
         if name not in self.sums:
-            self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.sums[name], self.counted[name] = torch.zeros((), dtype=torch.float64, device=value.device), 0
         self.sums[name].add_(value.detach(), alpha=images)
+        self.counted[name] += images
 
     def log(self, name: str, value: Tensor) -> None:
         """What a method has to say about the micro-batch at hand, or about the step."""
@@ -107,11 +110,13 @@ class StageRun:
     def figures(self, *, everywhere: bool = False) -> dict[str, float]:
         """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
         names = sorted(self.sums)
-        values = torch.stack([self.sums[name] for name in names]) if names else torch.zeros(0, dtype=torch.float64)
-        count = torch.full_like(values[:1], self.images)
+        if not names:
+            return {"lr": float(self.optimizer.param_groups[0]["lr"])}
+        values = torch.stack([self.sums[name] for name in names])
+        counts = values.new_tensor([self.counted[name] for name in names])
         if everywhere and self.accelerator.num_processes > 1:
-            values, count = self.accelerator.reduce(torch.cat([values, count]), "sum").split([len(values), len(count)])
-        means = dict(zip(names, (values / count).tolist(), strict=True))
+            values, counts = self.accelerator.reduce(torch.stack([values, counts]), "sum")
+        means = dict(zip(names, (values / counts).tolist(), strict=True))
         return means | {"lr": float(self.optimizer.param_groups[0]["lr"])}
 
     def share_buffers(self) -> None:
@@ -151,7 +156,7 @@ class StageRun:
             loader.load_state_dict(state["loaders"][name])
         self.generator.set_state(state["generator"])
         self.sums = {name: value.to(self.accelerator.device) for name, value in state["sums"].items()}
-        self.images = state.get("images", 0)  # 0 for a rank that the run did not have before
+        self.counted = dict(state.get("counted", {}))  # empty for a rank that the run did not have before
         self.step.index = state["index"]
 
     def _loader(self, place: int, stream: Stream, epochs: int) -> Loader:
