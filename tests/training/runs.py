@@ -57,7 +57,9 @@ class Decoupled(base.Method):
         return [base.Stage("one"), base.Stage("two", epochs=1, train="head", fresh_head=True, optim={"lr": 0.05})]
 
     def streams(self, stage):
-        return {"main": "instance"} if stage.name == "one" else {"main": "class-balanced", "other": "reversed"}
+        if stage.name == "one":
+            return {"main": base.Stream()}
+        return {"main": base.Stream("class-balanced"), "other": base.Stream("reversed")}
 
     def loss(self, model, batches, step):
         found = super().loss(model, batches, step)

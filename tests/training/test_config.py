@@ -194,7 +194,7 @@ def test_options_from_a_file_and_flags(tmp_path):
     assert flags("--config", path, "--tau", 4).options.tau == 4
     other = flags("--config", path, "--method", "ce")
     assert other.method == "ce"
-    assert not dataclasses.fields(other.options)
+    assert not hasattr(other.options, "tau")
 
 
 def test_wrong_flags():

@@ -16,7 +16,7 @@ from spectail import CAR
 from spectail.data import load
 from spectail.data.loader import Loader
 from spectail.methods import registry
-from spectail.methods.base import Method, Outcome, Stage
+from spectail.methods.base import Method, Outcome, Stage, Stream
 from spectail.training.config import OptimConfig
 from spectail.training.loop import train
 from spectail.training.optim import make_optimizer, make_schedule, rate
@@ -495,7 +495,7 @@ class TwoStreams(Recorder):
     seen: list = []  # noqa: RUF012
 
     def streams(self, stage):
-        return {"main": "instance", "balanced": "class-balanced"}
+        return {"main": Stream(), "balanced": Stream("class-balanced")}
 
     def loss(self, model, batches, step):
         self.seen.append({name: batch.labels.clone() for name, batch in batches.items()})

@@ -1,6 +1,20 @@
 """Methods: one file each, saying only how it differs from plain training."""
 
-from .base import Method, Options, Outcome, Stage, Step
+from .base import About, LossOptions, Method, Options, Outcome, Stage, Step, Stream
 from .registry import METHODS, find_method
+from .two_stage import TwoStage, TwoStageOptions
 
-__all__ = ["METHODS", "Method", "Options", "Outcome", "Stage", "Step", "find_method"]
+__all__ = [
+    "METHODS",
+    "About",
+    "LossOptions",
+    "Method",
+    "Options",
+    "Outcome",
+    "Stage",
+    "Step",
+    "Stream",
+    "TwoStage",
+    "TwoStageOptions",
+    "find_method",
+]

@@ -88,43 +88,47 @@ class BALMS(TwoStage):
         rows, noise = self.sampler.draw(len(batches["main"].labels) * world, step.labels, step.generator)
         batch = step.fetch(rows[rank::world])
         with torch.no_grad():
-            features = model.backbone(batch.images)
-            meta = model.backbone(batches["meta"].images)
+            features = model.backbone(batch.images).float()
+            meta = model.backbone(batches["meta"].images).float()
         logits = model.head(features)
-        # the gradient with respect to the head is needed for the look ahead, so it is computed once and used twice
-        free = logits.detach().float().requires_grad_()
-        with torch.enable_grad():
-            costs = self.criterion.costs(free).gather(1, batch.labels[:, None]).squeeze(1)  # type: ignore[operator]
-            slope = torch.autograd.grad(costs.sum(), free)[0] / len(rows)
-        inner = [slope.T @ features.float(), slope.sum(0)]
-        held_out = (meta.float(), batches["meta"].labels)
-        self._move_rates(model.head, batch, noise[rank::world], features.float(), slope, inner, held_out, step)
-        loss = with_gradient(costs.detach().mean(), [model.head.weight, model.head.bias], [world * g for g in inner])  # type: ignore[list-item]
+        costs, slope = cross_entropy(logits.detach() + self.criterion.log_prior.to(logits), batch.labels)
+        slope /= len(rows)
+        inner = [slope.T @ features, slope.sum(0)]
+        self._move_rates(
+            model.head, batch, noise[rank::world], features, slope, inner, meta, batches["meta"].labels, step
+        )
+        # the gradient of the head is already known from looking ahead
+        loss = with_gradient(costs.mean(), [model.head.weight, model.head.bias], [world * g for g in inner])  # type: ignore[list-item]
         return Outcome(loss, logits, batch.labels)
 
+    @torch.no_grad()
     def _move_rates(
         self, head: Any, batch: Batch, noise: Tensor, features: Tensor, slope: Tensor, inner: list[Tensor],
-        meta: tuple[Tensor, Tensor], step: Step,
+        meta: Tensor, meta_labels: Tensor, step: Step,
     ) -> None:  # fmt: skip
         """The bilevel step. The virtual weights depend on psi through the inner gradient g alone, and linearly:
         theta' = theta - lr (momentum buffer + g(psi) + decay). So d meta / d psi = -lr * d<g(psi), d meta / d theta'>
-        / d psi, and <g, v> is the inner loss's derivative along v: no second backward pass."""
+        / d psi, and <g, v> is the sum over the batch of the derivatives of the samples' losses along v."""
         assert step.labels is not None
         assert step.optimizer is not None
         ahead = [
-            _sgd_step(step.optimizer, weight, g).requires_grad_()
+            _sgd_step(step.optimizer, weight, g)
             for weight, g in zip([head.weight, head.bias], summed(inner), strict=True)
         ]
-        with torch.enable_grad():
-            meta_loss = F.cross_entropy(F.linear(meta[0], *ahead), meta[1])
-        outer = summed([g / _place()[1] for g in torch.autograd.grad(meta_loss, ahead)])
-        along = (slope * F.linear(features, -step.lr * outer[0], -step.lr * outer[1])).sum(1)
-        with torch.enable_grad():
-            psi = self.sampler.psi.clone().requires_grad_()
-            weight = self.sampler.straight_through(batch.indices, noise, step.labels, psi)
-            gradient = torch.autograd.grad((weight * along).sum(), psi)[0]
-        self.sampler.move(summed([gradient])[0])
-        step.log("meta_loss", meta_loss.detach())
+        costs, meta_slope = cross_entropy(F.linear(meta, *ahead), meta_labels)
+        meta_slope /= len(costs) * _place()[1]
+        outer = summed([meta_slope.T @ meta, meta_slope.sum(0)])
+        along = -step.lr * (slope * F.linear(features, *outer)).sum(1)
+        self.sampler.move(summed([self.sampler.gradient(along, batch.indices, noise, step.labels)])[0])
+        step.log("meta_loss", costs.mean())
+
+
+@torch.no_grad()
+def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) cross entropies and their (N, K) gradients with respect to the logits."""
+    log_p, places = logits.log_softmax(1), labels[:, None]
+    costs = -log_p.gather(1, places).squeeze(1)
+    return costs, log_p.exp_().scatter_add_(1, places, -torch.ones_like(places, dtype=log_p.dtype))
 
 
 def with_gradient(value: Tensor, weights: list[Tensor], gradients: list[Tensor]) -> Tensor:

@@ -52,7 +52,8 @@ class MetaSampler(nn.Module):
         """Indices of ``size`` images, and the Gumbel noise behind them: (size, K) or (size, N)."""
         with torch.no_grad():
             width = len(self.psi) if self.level == "class" else len(labels)
-            noise = -torch.empty(size, width).exponential_(generator=generator).log()
+            # Gumbel noise from uniforms: torch's own exponential draws are many times slower on a CPU
+            noise = torch.rand(size, width, generator=generator).clamp_min_(1e-20).log_().neg_().log_().neg_()
             place = (self._scores(labels.cpu()).cpu() + noise).argmax(1)
             if self.level == "item":
                 return place, noise
@@ -63,12 +64,17 @@ class MetaSampler(nn.Module):
             inside = (torch.rand(size, generator=generator, dtype=torch.float64) * counts[place]).long()
             return order[(counts.cumsum(0) - counts)[place] + inside], noise
 
-    def straight_through(self, rows: Tensor, noise: Tensor, labels: Tensor, psi: Tensor) -> Tensor:
-        """(B,) weights of value 1 whose gradient with respect to ``psi`` is that of the soft samples."""
-        soft = (self._scores(labels, psi) + noise.to(psi)).log_softmax(1)
-        chosen = labels[rows] if self.level == "class" else rows
-        picked = soft.gather(1, chosen[:, None]).squeeze(1).exp()
-        return 1 + picked - picked.detach()
+    @torch.no_grad()
+    def gradient(self, along: Tensor, rows: Tensor, noise: Tensor, labels: Tensor) -> Tensor:
+        """(K,) gradient with respect to psi of sum_b G_b along_b, where G_b is the straight-through weight of image b:
+        its value is 1, its gradient that of the soft sample s_b at the entry that was drawn."""
+        soft = (self._scores(labels) + noise.to(self.psi)).softmax(1)
+        drawn = (labels[rows] if self.level == "class" else rows).to(soft.device)
+        weight = along * soft.gather(1, drawn[:, None]).squeeze(1)
+        slope = (-weight @ soft).index_add_(0, drawn, weight)  # d s_d / d score_j = s_d (1[j = d] - s_j)
+        if self.level == "item":
+            slope = torch.zeros_like(self.psi).index_add_(0, labels.to(slope.device), slope)
+        return slope * torch.sigmoid(-self.psi)
 
     def move(self, gradient: Tensor) -> None:
         """One step of Adam on psi."""
@@ -78,8 +84,8 @@ class MetaSampler(nn.Module):
         first, second = self.first / (1 - 0.9**self.moves), self.second / (1 - 0.999**self.moves)
         self.psi -= self.lr * first / (second.sqrt() + 1e-8)
 
-    def _scores(self, labels: Tensor, psi: Tensor | None = None) -> Tensor:
-        rates = F.logsigmoid(self.psi if psi is None else psi)
+    def _scores(self, labels: Tensor) -> Tensor:
+        rates = F.logsigmoid(self.psi)
         return rates + self.log_counts.to(rates) if self.level == "class" else rates[labels.to(rates.device)]
 
 

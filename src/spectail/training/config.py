@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..data.config import DataConfig
-from ..methods.base import Options
+from ..methods.base import LossOptions, Options
 from ..models.build import ModelConfig
 
 
@@ -80,7 +80,7 @@ class TrainConfig:
     car: CARConfig = field(default_factory=CARConfig)
     method: str = "ce"
     """A name from `spectail list methods`."""
-    options: Options = field(default_factory=Options)
+    options: Options = field(default_factory=LossOptions)
     """The method's own options."""
     transform: str | None = None
     """Transform preset. Default: the data set's."""
