@@ -583,7 +583,7 @@ def test_several_views(method, tmp_path):
     class Views(Method):
         shapes: list = []  # noqa: RUF012
 
-        def views(self, preset):
+        def views(self, preset, stream):
             return [preset.train, preset.test]
 
         def loss(self, model, batches, step):

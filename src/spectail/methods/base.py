@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..counts import ClassCounts
 from ..data.loader import Batch
+from ..data.transforms import Preset
 from ..losses import CrossEntropyLoss, effective_number_weights
 from ..models.classifier import Classifier
 from ..models.heads import make_head
@@ -149,6 +150,10 @@ class Method(nn.Module):
     def make_criterion(self) -> nn.Module:
         return CrossEntropyLoss()
 
+    def needed_head(self) -> str | None:
+        """The kind of head that it needs with these options; None for any."""
+        return type(self).head
+
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         return make_head(kind, in_features, len(self.counts))
 
@@ -170,8 +175,12 @@ class Method(nn.Module):
             return {"main": Stream("instance", then="class-balanced", switch=late)}
         return {"main": Stream()}
 
-    def views(self, preset: Any) -> list[Any] | None:
-        """Training transforms of several views, or None for the preset's one."""
+    def used(self, step: Step) -> set[str] | None:
+        """Streams that this epoch needs beside the main one; None for all. Nothing is read from the others."""
+        return None
+
+    def views(self, preset: Preset, stream: str) -> list[Callable[[Any], Tensor]] | None:
+        """Training transforms of several views in a stream, or None for the preset's one."""
         return None
 
     def disclosures(self) -> dict[str, str]:

@@ -60,12 +60,14 @@ ENTRIES = [
     ),
 ]
 METHODS = {entry.name: entry for entry in ENTRIES}
+ALIASES: dict[str, str] = {}
 
 
 def find_method(name: str) -> Entry:
     """A method of the registry, or one of someone else's by ``package.module:Class``."""
     if isinstance(name, str) and ":" in name:
         return _elsewhere(name)
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in METHODS:
         close = difflib.get_close_matches(str(name), METHODS, n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}? " if close else ""

@@ -27,8 +27,10 @@ def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> Train
     Another method than that of ``base`` brings the settings without which it would not be itself.
     """
     base = base if base is not None else TrainConfig()
-    before, method = base.method, content.get("method", base.method)
-    kind = find_method(method).load()
+    before, entry = base.method, find_method(content.get("method", base.method))
+    method, kind = entry.name, entry.load()  # an alias becomes the method's own name
+    if "method" in content:
+        content = content | {"method": method}
     if type(base.options) is not kind.options_type:
         base = dataclasses.replace(base, method=method, options=kind.options_type())
     if method != before:

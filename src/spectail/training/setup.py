@@ -78,7 +78,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     method = method_type(data.counts, config.options, epochs=config.optim.epochs)
     transforms = make_preset(config, data.transform)
     size = transforms.size if config.model.img_size is None else config.model.img_size
-    new_head = partial(method.make_head, head_kind(config))
+    new_head = partial(method.make_head, head_kind(config, method))
     built, report = build_model(replace(config.model, img_size=size), len(data.counts), new_head)
     if report is not None:
         reporter.start(str(report))
@@ -97,9 +97,9 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
 
 
-def head_kind(config: TrainConfig) -> str:
+def head_kind(config: TrainConfig, method: Method) -> str:
     """The head that the run asks for, if the method can work with it."""
-    needed, asked = find_method(config.method).load().head, config.model.head
+    needed, asked = method.needed_head(), config.model.head
     if needed is not None and asked is not None and asked != needed:
         raise ValueError(f"{config.method} needs a {needed} head; got --head {asked}. Leave --head out.")
     return asked or needed or "linear"

@@ -39,7 +39,9 @@ class StageRun:
         self.optim = replace(config.optim, **dict(stage.optim))
         epochs = self.optim.epochs if stage.epochs is None else stage.epochs
         streams = self.method.streams(stage)
-        self.loaders = {name: self._loader(place, one, epochs) for place, (name, one) in enumerate(streams.items())}
+        self.loaders = {
+            name: self._loader(place, name, one, epochs) for place, (name, one) in enumerate(streams.items())
+        }
         self.main = self.loaders["main"]
         self.per_epoch = -(-len(self.main) // self.optim.accumulation)
         self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, None, generator, self.main.labels)
@@ -84,7 +86,12 @@ class StageRun:
 
         The main stream ends the epoch; the others go on for ever.
         """
-        others = {name: _endless(loader) for name, loader in self.loaders.items() if name != "main"}
+        used = self.method.used(self.step)
+        others = {
+            name: _endless(loader)
+            for name, loader in self.loaders.items()
+            if name != "main" and (used is None or name in used)
+        }
         group: list[dict[str, Batch]] = []
         images = 0
         for batch in self.main:
@@ -159,7 +166,7 @@ class StageRun:
         self.counted = dict(state.get("counted", {}))  # empty for a rank that the run did not have before
         self.step.index = state["index"]
 
-    def _loader(self, place: int, stream: Stream, epochs: int) -> Loader:
+    def _loader(self, place: int, name: str, stream: Stream, epochs: int) -> Loader:
         world = self.accelerator.num_processes
         data = self.pieces.splits[stream.split]
         size = stream.batch_size or self.optim.batch_size
@@ -178,7 +185,7 @@ class StageRun:
             self.pieces.inputs(),
             batch_size=micro,
             sampler=first if stream.then is None else DeferredSampler(first, sampler(stream.then), stream.switch),
-            views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset),
+            views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset, name),
             workers=self.config.workers,
             seed=seed,
             drop_last=stream.even,

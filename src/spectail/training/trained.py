@@ -40,7 +40,7 @@ def load_trained(run: Path) -> Trained:
     method = method_type(manifest.counts, config.options, epochs=config.optim.epochs)
     size = preset.size if config.model.img_size is None else config.model.img_size
     bare = replace(config.model, init=None, pretrained=False, img_size=size)
-    built, _ = build_model(bare, len(manifest.classes), partial(method.make_head, head_kind(config)))
+    built, _ = build_model(bare, len(manifest.classes), partial(method.make_head, head_kind(config, method)))
     model = method.build(built.backbone, built.head)
     try:
         model.load_state_dict(read_weights(run))
