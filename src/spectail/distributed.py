@@ -28,6 +28,12 @@ def find_group(sync: Sync) -> dist.ProcessGroup | None:
     return group if group is not None and dist.get_world_size(group) > 1 else None
 
 
+def place() -> tuple[int, int]:
+    """Rank and number of ranks; (0, 1) alone."""
+    running = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
+
+
 def check_sync(sync: Sync) -> Sync:
     if isinstance(sync, str) and sync != "auto":
         raise ValueError(f"sync must be 'auto', True, False or a process group; got {sync!r}.")

@@ -168,9 +168,9 @@ def test_torchrun_command_line(tmp_path, shared_cache):
 
 
 def test_accelerate_launch(tmp_path, shared_cache):
-    """On CPUs Accelerate starts several processes only under MPI, so this is one; torchrun is tested above."""
+    """With --cpu Accelerate starts several processes only under MPI; as for GPUs it does, and --device cpu does the rest."""
     done = subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+        [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
          "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
          "--epochs", "1", "--quiet", "--output", str(tmp_path / "run")],
         env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1"},
@@ -178,4 +178,5 @@ def test_accelerate_launch(tmp_path, shared_cache):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert results(tmp_path / "run")["phases"] == {"train": 5}
+    assert list((tmp_path / "run" / "checkpoints").rglob("rank-1.pt"))
     assert done.stdout.count("results in") == 1

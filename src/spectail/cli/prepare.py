@@ -13,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ..data.config import DataConfig
-from ..data.load import load
+from ..data.loading import load
 from ..data.manifest import Manifest
 from ..data.settle import silent
 from ..report import class_counts

@@ -37,6 +37,9 @@ def run(arguments: list[str]) -> None:
     options = tyro.cli(Report, prog="spectail report", args=arguments)
     if not options.runs:
         raise ValueError("expected the folders of one run or more; got none. See spectail report --help.")
+    twice = next((folder for folder in options.runs if options.runs.count(folder) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is named twice; expected different runs.")
     if options.curves is not None:
         curves.check_format(options.curves)
     path = options.output

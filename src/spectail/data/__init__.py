@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .features import FeatureSet
     from .images import ArrayImages, BrokenImage
     from .imageset import ImageSet
-    from .load import Data, load
     from .loader import Batch, Loader
+    from .loading import Data, load
     from .longtail import exponential, hold_out, pareto, select, step
     from .manifest import Manifest
     from .samplers import SAMPLERS, LongTailSampler, class_probabilities
@@ -24,7 +24,7 @@ _HOMES = {
     "features": ["FeatureSet"],
     "images": ["ArrayImages", "BrokenImage"],
     "imageset": ["ImageSet"],
-    "load": ["Data", "load"],
+    "loading": ["Data", "load"],
     "loader": ["Batch", "Loader"],
     "longtail": ["exponential", "hold_out", "pareto", "select", "step"],
     "manifest": ["Manifest"],
@@ -64,5 +64,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = found  # `load` is also a module, whose import would take the name
+    globals()[name] = found
     return found

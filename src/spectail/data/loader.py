@@ -215,19 +215,22 @@ class Loader:
         return self._read(loader)
 
     def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
-        try:
-            with _no_alarm():
-                batches = iter(loader)
-            yield from map(self._moved, batches)
-        except RuntimeError as error:
-            found = re.search(LOST, str(error))
-            if found is None:
-                raise
-            raise WorkerLost(
-                f"a process that reads images (pid {found[1]}) {found[2]}, which mostly means that memory ran out. "
-                "Repeat the command with a smaller --workers (0 reads in the main process), with --resume if it was a "
-                "run."
-            ) from None
+        with _no_alarm():
+            batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (RuntimeError, OSError, EOFError) as error:
+                how = _death(error) if self.workers else None
+                if how is None:
+                    raise
+                raise WorkerLost(
+                    f"a process that reads images {how}, which mostly means that memory ran out. Repeat the command "
+                    "with a smaller --workers (0 reads in the main process), with --resume if it was a run."
+                ) from None
+            if batch is None:
+                return
+            yield self._moved(batch)
 
     def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
         assert self._fast is not None
@@ -269,6 +272,15 @@ def _no_alarm() -> Iterator[None]:
     yield
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGCHLD) is not before:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
+
+
+def _death(error: Exception) -> str | None:
+    """How a worker died, if that is what an error means. What a living one met is passed on as "Caught ... in ..."."""
+    found = re.search(LOST, str(error))
+    if found is not None:
+        return f"(pid {found[1]}) {found[2]}"
+    broken = isinstance(error, (ConnectionError, EOFError, FileNotFoundError)) and not str(error).startswith("Caught ")
+    return "ended while it handed over a batch" if broken else None
 
 
 def _deaf(worker: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
@@ -19,6 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 1 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, the user's share of it is, or the file is larger than allowed."""
+
+
+class NoRoom(OSError):
+    """A file did not fit on the disk; the message names it and says what to do."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        super().__init__(
+            f"{path} cannot be written: {os.strerror(number)}. Free some space there and repeat the command, with "
+            "--resume if it was a run; nothing half-written is left."
+        )
+        self.errno = number
 
 
 def cache_folder() -> Path:
@@ -32,33 +46,46 @@ def cache_folder() -> Path:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; these are ordinary ones
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with room_for(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; these are ordinary ones
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder. If another process finished first, its folder stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())
+    with room_for(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            temporary.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            try:
+                temporary.rename(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """A full disk, met in the block, is said as ``path`` not fitting: a failed write alone does not tell which file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise NoRoom(path, error.errno) from None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -125,6 +152,8 @@ def download(url: str, path: Path, digest: str, algorithm: str = "md5") -> None:
                     f"the download of {url} has {algorithm} {found}, expected {digest}; it was thrown away. "
                     "Try again, or fetch the file yourself."
                 )
+    except NoRoom:
+        raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise FileNotFoundError(

@@ -54,6 +54,7 @@ SIM = ("some jitter", "some grey")
 RECIPES = {
     "cifar": Recipe(32, CIFAR, pad=1 / 8),
     "cifar-strong": Recipe(32, CIFAR, pad=1 / 8, colour=("autoaugment",), cutout=1 / 2),
+    "cifar-auto": Recipe(32, CIFAR, pad=1 / 8, colour=("autoaugment",)),
     "cifar-sim": Recipe(32, CIFAR, scale=(0.2, 1.0), colour=(*SIM, "some blur")),
     "tiny": Recipe(64, IMAGENET, pad=1 / 8),
     "imagenet": Recipe(224, IMAGENET, colour=("jitter",), test_resize=256 / 224),
@@ -161,6 +162,20 @@ def preset(
         else None,
         batch_test=BatchTransform(size=size, mean=mean, std=std) if recipe.test_resize == 1 else None,
     )
+
+
+def contrastive_views(base: Preset) -> list[Callable[[Any], Tensor]]:
+    """A strong view and two weak ones in the style of contrastive learning, at the size and statistics of a preset.
+
+    Small photographs get AutoAugment and the CIFAR recipe of weak views, large ones RandAugment and ImageNet's. Other
+    data, such as characters, which must not be mirrored, get three draws of their own training transform.
+    """
+    family = base.name.split("-")[0]
+    names = {"cifar": ("cifar-auto", "cifar-sim"), "tiny": ("cifar-auto", "cifar-sim")}.get(
+        family, ("imagenet-strong", "imagenet-sim") if family in ("imagenet", "inat", "vit") else (base.name, base.name)
+    )
+    strong, weak = (preset(name, size=base.size, mean=base.mean, std=base.std).train for name in names)
+    return [strong, weak, weak]
 
 
 class Views:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.loader import Batch
+from ..distributed import place
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
 from .base import About, Outcome, Stage, Step, Stream
@@ -84,7 +85,7 @@ class BALMS(TwoStage):
         assert step.fetch is not None
         assert step.labels is not None
         assert step.generator is not None
-        rank, world = _place()
+        rank, world = place()
         rows, noise = self.sampler.draw(len(batches["main"].labels) * world, step.labels, step.generator)
         batch = step.fetch(rows[rank::world])
         with torch.no_grad():
@@ -116,7 +117,7 @@ class BALMS(TwoStage):
             for weight, g in zip([head.weight, head.bias], summed(inner), strict=True)
         ]
         costs, meta_slope = cross_entropy(F.linear(meta, *ahead), meta_labels)
-        meta_slope /= len(costs) * _place()[1]
+        meta_slope /= len(costs) * place()[1]
         outer = summed([meta_slope.T @ meta, meta_slope.sum(0)])
         along = -step.lr * (slope * F.linear(features, *outer)).sum(1)
         self.sampler.move(summed([self.sampler.gradient(along, batch.indices, noise, step.labels)])[0])
@@ -148,8 +149,3 @@ def _sgd_step(optimizer: torch.optim.Optimizer, weight: Tensor, gradient: Tensor
         moved = group["momentum"] * buffer + moved
     stepped: Tensor = weight.detach() - group["lr"] * moved
     return stepped
-
-
-def _place() -> tuple[int, int]:
-    running = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if running else (0, 1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.loader import Batch, Loader
+from ..data.storage import whole_file
 from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint
@@ -84,6 +85,7 @@ class Trainer:
     def run(self, resume: bool) -> dict[str, Any]:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
         state = self._open(resume)
+        self.accelerator.init_trackers("spectail")  # not before: a refused run must leave another one's folder alone
         while True:
             stage = self.stages[self.progress.stage]
             self.stage = StageRun(stage, self.config, self.pieces, self.regulariser, self.generator, state)
@@ -176,7 +178,7 @@ class Trainer:
         self.progress.lines += 1
         self._save()
         self.reporter.end_epoch(entry)
-        if self.interrupt.requested(self.accelerator):
+        if self.interrupt.requested(self.accelerator, now=True):
             self.interrupt.leave(self.config.output)
 
     def _select(self, entry: dict[str, Any], epoch: int) -> None:
@@ -226,7 +228,6 @@ class Trainer:
     def _open(self, resume: bool) -> dict[str, Any] | None:
         """Begin a run, or find where one stopped."""
         manifest = self.pieces.data.manifest
-        self.accelerator.init_trackers("spectail")
         if not (resume and (self.config.output / "config.yaml").exists()):
             if self.accelerator.is_main_process:
                 self.folder.begin(self.config, manifest)
@@ -261,7 +262,8 @@ class Trainer:
             return
         path = self.config.output / "diverged.pt"
         indices = {name: batch.indices.tolist() for name, batch in batches.items()}
-        torch.save({"indices": indices} | self.stage.state(), path)
+        with whole_file(path) as temporary:
+            checkpoint.write_tensors({"indices": indices} | self.stage.state(), temporary)
         raise ValueError(
             f"the loss is {value} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."

@@ -16,8 +16,8 @@ from torch import nn
 
 from ..data.features import FeatureSet
 from ..data.imageset import ImageSet
-from ..data.load import Data
 from ..data.loader import Loader
+from ..data.loading import Data
 from ..data.settle import Track, silent
 from ..data.storage import array_digest, cached_array
 from ..data.transforms import Preset

@@ -14,13 +14,14 @@ from torch import nn
 
 from ..data.features import FeatureSet
 from ..data.imageset import ImageSet
-from ..data.load import Data, load
+from ..data.loading import Data, load
 from ..data.transforms import Preset, preset
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model
 from ..models.classifier import Classifier
 from .config import TrainConfig
+from .config_check import has_gpu
 from .probe import feature_sets
 from .reporter import Reporter
 
@@ -56,7 +57,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if AcceleratorState._shared_state.get("_mixed_precision", config.optim.precision) != config.optim.precision:
         AcceleratorState._reset_state()  # a second run in one process may have another precision
     return Accelerator(
-        cpu=config.device == "cpu",
+        cpu=config.device == "cpu" or (config.device == "auto" and not has_gpu()),  # launchers start several only then
         mixed_precision=config.optim.precision,
         log_with=list(config.trackers) or None,
         project_dir=str(config.output),

@@ -1,0 +1,58 @@
+"""The choice of a base loss, for methods that change what goes into a loss and not the loss itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, FocalLoss, LDAMLoss
+from ..models.heads import CosineHead
+from ..targets import MixedTarget
+from .base import LossOptions, Method
+
+SCALE = 30.0
+
+
+@dataclass(frozen=True)
+class BaseLossOptions(LossOptions):
+    base_loss: Literal["ce", "focal", "balanced-softmax", "ldam"] = "ce"
+    """The loss under it. ldam brings its cosine head; with --defer reweight it is LDAM-DRW."""
+    weight_average: Literal["weights", "samples"] = "weights"
+    """How deferred class weights are averaged: divided by their sum in the batch, or by the number of samples."""
+
+
+class OnBaseLoss(Method):
+    """``cost(logits, target)`` is the base loss of the logits that inference uses."""
+
+    options_type = BaseLossOptions
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        assert isinstance(options, BaseLossOptions)
+        average = options.weight_average
+        if options.base_loss == "balanced-softmax":
+            return BalancedSoftmaxLoss(self.counts, average=average)
+        if options.base_loss == "ldam":
+            return LDAMLoss(self.counts, scale=SCALE, average=average)
+        return FocalLoss(average=average) if options.base_loss == "focal" else CrossEntropyLoss(average=average)
+
+    @property
+    def has_margins(self) -> bool:
+        assert isinstance(self.options, BaseLossOptions)
+        return self.options.base_loss == "ldam"
+
+    def needed_head(self) -> str | None:
+        return "cosine" if self.has_margins else super().needed_head()
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        return (
+            CosineHead(in_features, len(self.counts), SCALE)
+            if kind == "cosine"
+            else super().make_head(kind, in_features)
+        )
+
+    def cost(self, logits: Tensor, target: Tensor | MixedTarget) -> Tensor:
+        found: Tensor = self.criterion(logits / SCALE if self.has_margins else logits, target)
+        return found

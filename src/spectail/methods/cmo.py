@@ -1,0 +1,81 @@
+"""CMO (Park et al. 2022): patches of class-balanced images are pasted into images of the long-tailed stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..augment.mixing import Draws, paste
+from ..data.loader import Batch
+from ..distributed import place
+from ..models.classifier import Classifier
+from ..targets import MixedTarget
+from .base import About, Outcome, Stage, Step, Stream
+from .base_loss import BaseLossOptions, OnBaseLoss
+
+
+@dataclass(frozen=True)
+class CMOOptions(BaseLossOptions):
+    probability: float = 0.5
+    """Share of the batches that are pasted into."""
+    mix_alpha: float = 1.0
+    """Of the Beta distribution of the share."""
+    foreground_exponent: float = 1.0
+    """Foreground images are drawn with weight n^-exponent: 1 makes classes equally likely (the code), 2 rare ones
+    likelier (the paper's formula read literally)."""
+    plain_first: int = 4
+    """Epochs without pasting at the start."""
+    plain_last: int = 3
+    """Epochs without pasting at the end. Both shrink in runs of fewer than nine epochs."""
+
+
+class CMO(OnBaseLoss):
+    about = About("augmentation, sampler", "CVPR 2022", "counts, second sampler, images", "a second stream of images")
+    options_type = CMOOptions
+    needs_images = True
+
+    def streams(self, stage: Stage) -> dict[str, Stream]:
+        assert isinstance(self.options, CMOOptions)
+        foreground = Stream("exponent", exponent=self.options.foreground_exponent)
+        return super().streams(stage) | {"foreground": foreground}
+
+    def active(self, step: Step) -> bool:
+        assert isinstance(self.options, CMOOptions)
+        first, last = window(step.epochs, self.options.plain_first, self.options.plain_last)
+        return first <= step.epoch < last
+
+    def used(self, step: Step) -> set[str]:
+        return {"foreground"} if self.active(step) else set()
+
+    def phase(self, step: Step) -> str:
+        usual = super().phase(step)
+        pasted = "pasted" if self.active(step) else "plain"
+        return pasted if usual == step.stage.name else f"{pasted}, {usual}"
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        options, batch = self.options, batches["main"]
+        assert isinstance(options, CMOOptions)
+        assert step.generator is not None
+        draws = Draws(step.generator, place()[0])
+        if "foreground" not in batches or not draws.chance(options.probability):
+            logits = model(batch.images)
+            return Outcome(self.cost(logits, batch.labels), logits, batch.labels)
+        front = batches["foreground"]
+        size = len(batch.labels)
+        box = draws.box(draws.lam(options.mix_alpha), *batch.images.shape[-2:])
+        target = MixedTarget(batch.labels, front.labels[:size], box.share)
+        logits = model(paste(batch.images, front.images[:size], box))
+        return Outcome(self.cost(logits, target), logits, target)
+
+
+def window(epochs: int, first: int, last: int) -> tuple[int, int]:
+    """Epochs [start, end) with pasting; in short runs at least one, beside a plain one if there are two epochs.
+
+    Example:
+        >>> [window(epochs, 4, 3) for epochs in (200, 9, 5, 2, 1)]
+        [(4, 197), (4, 6), (1, 4), (1, 2), (0, 1)]
+    """
+    if epochs >= first + last + 2:
+        return first, epochs - last
+    start = min(first, 1) if epochs > 1 else 0
+    return start, epochs - (min(last, 1) if epochs > 2 else 0)

@@ -1,0 +1,146 @@
+"""ConCutMix (Pan et al. 2024): balanced contrastive learning, and CutMix labels rectified in the contrastive space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..augment.balanced_contrastive import balanced_contrastive
+from ..augment.mixing import Draws, paste
+from ..augment.rectify import rectify
+from ..data.loader import Batch
+from ..data.transforms import Preset, contrastive_views
+from ..distributed import place
+from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
+from ..models.classifier import Classifier
+from ..models.heads import CosineHead
+from ..targets import MixedTarget
+from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch
+
+
+@dataclass(frozen=True)
+class ConCutMixOptions(Options):
+    mode: Literal["full", "lite"] = "full"
+    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, plain cross
+    entropy; distances are then between features and class vectors."""
+    tau: float = 0.9
+    """Strength of the prior in the loss of the full mode; 1 is Balanced Softmax."""
+    probability: float = 0.5
+    """Share of the batches that are pasted into."""
+    mix_alpha: float = 1.0
+    """Of the Beta distribution of the share."""
+    class_weight: float = 2.0
+    """Weight of the classification loss in the full mode."""
+    contrast_weight: float = 0.6
+    """Weight of the contrastive loss."""
+    temperature: float = 0.1
+    """Of the contrastive loss."""
+    width: int = 128
+    """Of the contrastive space."""
+    rectify_from: float = 0.5
+    """Share of the epochs after which labels are rectified."""
+    omega: float | None = None
+    """Strength of the rectification. Default: (number of classes / 5) / 255, as the authors'."""
+    top: int = 30
+    """Classes that a rectified label may lean to."""
+    projection_norm: Literal["batch", "layer"] = "batch"
+    """In the projection heads; layer for fewer than 32 images a process."""
+
+
+class ConCutMix(Method):
+    about = About(
+        "augmentation, contrastive, head",
+        "ECCV 2024",
+        "counts, cosine head, three views, second sampler, images",
+        "about three times a step (lite: none)",
+        "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",
+    )
+    options_type = ConCutMixOptions
+    head = "cosine"
+    needs_images = True
+
+    def make_criterion(self) -> nn.Module:
+        assert isinstance(self.options, ConCutMixOptions)
+        return BalancedSoftmaxLoss(self.counts, self.options.tau) if self.full else CrossEntropyLoss()
+
+    @property
+    def full(self) -> bool:
+        assert isinstance(self.options, ConCutMixOptions)
+        return self.options.mode == "full"
+
+    def make_head(self, kind: str, in_features: int) -> nn.Module:
+        return CosineHead(in_features, len(self.counts), 30.0)
+
+    def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
+        assert isinstance(self.options, ConCutMixOptions)
+        if self.full:
+            inside = int(head.in_features)  # type: ignore[arg-type]
+            self.project = projection(inside, self.options.width, self.options.projection_norm)
+            self.embed = projection(inside, self.options.width, self.options.projection_norm)
+        return Classifier(backbone, head)
+
+    def streams(self, stage: Stage) -> dict[str, Stream]:
+        return {"main": Stream(), "foreground": Stream("class-balanced")}
+
+    def views(self, preset: Preset, stream: str) -> list[Callable[[Any], Tensor]] | None:
+        if not self.full:
+            return None
+        views = contrastive_views(preset)
+        return views if stream == "main" else views[:1]
+
+    def rectifies(self, step: Step) -> bool:
+        assert isinstance(self.options, ConCutMixOptions)
+        return step.epoch >= switch_epoch(self.options.rectify_from, step.epochs)
+
+    def phase(self, step: Step) -> str:
+        return "rectified" if self.rectifies(step) else step.stage.name
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        options, batch = self.options, batches["main"]
+        assert isinstance(options, ConCutMixOptions)
+        assert step.generator is not None
+        draws = Draws(step.generator, place()[0])
+        first, *others = batch.images if isinstance(batch.images, tuple) else (batch.images,)
+        target: Tensor | MixedTarget = batch.labels
+        if draws.chance(options.probability):
+            front, size = batches["foreground"], len(first)
+            box = draws.box(draws.lam(options.mix_alpha), *first.shape[-2:])
+            pasted = front.images[0] if isinstance(front.images, tuple) else front.images
+            first = paste(first, pasted[:size], box)
+            target = MixedTarget(batch.labels, front.labels[:size], box.share)
+        features = model.backbone(torch.cat([first, *others]))
+        logits = model.head(features[: len(first)])
+        space, classes = self._space(features, model.head.weight)  # type: ignore[arg-type]
+        label: Tensor | MixedTarget = target
+        if isinstance(target, MixedTarget) and self.rectifies(step):
+            distances = torch.cdist(space[: len(first)].detach().float(), classes.detach().float())
+            omega = len(self.counts) / 5 / 255 if options.omega is None else options.omega
+            label = rectify(target.dense(len(self.counts)), distances, self.counts.counts, omega, options.top)
+        loss = self.criterion(logits, label)
+        step.log("classification", loss)
+        if self.full:
+            unit = F.normalize(space[len(first) :].float(), dim=1)
+            contrast = balanced_contrastive(
+                unit, batch.labels.repeat(2), F.normalize(classes.float(), dim=1), options.temperature
+            )
+            step.log("contrastive", contrast)
+            loss = options.class_weight * loss + options.contrast_weight * contrast
+        return Outcome(loss, logits, target)
+
+    def _space(self, features: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and classes where distances are measured."""
+        if self.full:
+            return self.project(features), self.embed(vectors)
+        return F.normalize(features, dim=1), F.normalize(vectors, dim=1)
+
+
+def projection(inside: int, outside: int, norm: str) -> nn.Sequential:
+    """Linear, norm, ReLU, linear; the hidden layer is at least 512 wide."""
+    hidden = max(inside, 512)
+    middle = nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden)
+    return nn.Sequential(nn.Linear(inside, hidden), middle, nn.ReLU(), nn.Linear(hidden, outside))

@@ -1,0 +1,53 @@
+"""ReMix (Chou et al. 2020): mixup or CutMix whose label goes to the rarer class when that is clear enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ..augment.mixing import Draws, mixup, paste
+from ..augment.remix import remix_share
+from ..data.loader import Batch
+from ..distributed import place
+from ..models.classifier import Classifier
+from ..targets import MixedTarget
+from .base import About, Outcome, Step
+from .base_loss import BaseLossOptions, OnBaseLoss
+
+
+@dataclass(frozen=True)
+class ReMixOptions(BaseLossOptions):
+    mix: Literal["mixup", "cutmix"] = "mixup"
+    """How images are mixed."""
+    mix_alpha: float = 1.0
+    """Of the Beta distribution of the share; 0.4 for iNaturalist."""
+    kappa: float = 3.0
+    """How many times larger a class must be for its label to give way."""
+    tau: float = 0.5
+    """The rarer image must make up more than 1 - tau of the mix; 0 is plain mixup or CutMix."""
+    weight_average: Literal["weights", "samples"] = "samples"
+
+
+class ReMix(OnBaseLoss):
+    about = About("augmentation", "ECCV 2020 workshops", "counts")
+    options_type = ReMixOptions
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        options, batch = self.options, batches["main"]
+        assert isinstance(options, ReMixOptions)
+        assert step.generator is not None
+        draws = Draws(step.generator, place()[0])
+        partners, share = draws.partners(len(batch.labels), batch.labels.device), draws.lam(options.mix_alpha)
+        if options.mix == "cutmix":
+            box = draws.box(share, *batch.images.shape[-2:])
+            images, share = paste(batch.images, batch.images[partners], box), box.share
+        else:
+            images = mixup(batch.images, batch.images[partners], share)
+        other = batch.labels[partners]
+        counts = self.counts.counts.to(other.device)
+        target = MixedTarget(
+            batch.labels, other, remix_share(counts, batch.labels, other, share, options.kappa, options.tau)
+        )
+        logits = model(images)
+        return Outcome(self.cost(logits, target), logits, target)
