@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-browser lint bench clean
 
 setup: $(READY)
 
@@ -20,6 +20,11 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# The report in a real browser. Debian's packages; other systems set CHROMIUM and CHROMEDRIVER.
+test-browser: $(READY)
+	command -v chromedriver >/dev/null || [ -n "$$CHROMEDRIVER" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
+	SPECTAIL_BROWSER=1 $(BIN)/python -m pytest tests/browser
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,6 +35,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/batch_path.py
 	$(BIN)/python benchmarks/data_sets.py
 	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/meta_sampler.py
+	$(BIN)/python benchmarks/analyse.py
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/ema_stability.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

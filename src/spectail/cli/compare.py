@@ -36,6 +36,8 @@ class Compare:
     """Folder of all runs and of compare.json."""
     quiet: bool = False
     """Print the table only."""
+    report: bool = True
+    """Write report.html, all runs side by side."""
     json: Annotated[bool, tyro.conf.arg(help="Print compare.json instead of the table.")] = False
 
 
@@ -48,9 +50,9 @@ def run(arguments: list[str]) -> None:
 
     def one(job: tuple[str, int]) -> tuple[str, dict[str, Any] | None]:
         method, seed = job
-        folder = config.output / f"{method.replace('/', '-')}-seed{seed}"
+        folder = folder_of(config.output, method, seed)
         command = [sys.executable, "-m", "spectail", "train", *rest, *flags_of(method), "--seed", str(seed),
-                   "--output", str(folder), "--resume", "--quiet"]  # fmt: skip
+                   "--output", str(folder), "--resume", "--quiet", "--no-report"]  # fmt: skip
         environment = dict(os.environ)
         if config.threads:
             environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(config.threads))
@@ -74,8 +76,20 @@ def run(arguments: list[str]) -> None:
         print(json.dumps(table))
     else:
         show_results(console, {name: results for name, results in table.items() if results})
+    folders = [
+        folder_of(config.output, *job) for job, (_, results) in zip(jobs, found, strict=True) if results is not None
+    ]
+    if config.report and folders:
+        from .report import report_or_say  # noqa: PLC0415 - matplotlib is slow to import
+
+        path = config.output / "report.html"
+        report_or_say(folders, path, lambda text: console.print(text, soft_wrap=True))
     if any(results is None for _, results in found):
         raise ValueError(f"{sum(results is None for _, results in found)} of {len(found)} runs failed; see above.")
+
+
+def folder_of(output: Path, method: str, seed: int) -> Path:
+    return output / f"{method.replace('/', '-').replace(':', '-')}-seed{seed}"
 
 
 def flags_of(method: str) -> list[str]:

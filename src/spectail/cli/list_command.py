@@ -1,8 +1,9 @@
-"""`spectail list datasets|methods|models|recipes`: what there is to choose from."""
+"""`spectail list datasets|methods|models|recipes|augment`: what there is to choose from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -15,13 +16,23 @@ from rich.table import Table
 class List:
     """Show what there is to choose from."""
 
-    what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes"]] = "datasets"
+    what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes", "augment"]] = "datasets"
     """What to list."""
+    show: Path | None = None
+    """With augment: write a picture of batches before and after each augmentation to this PNG file."""
+    dataset: str = "glyphs-lt"
+    """Data set of the picture."""
+    root: Path | None = None
+    """Where its files lie."""
 
 
 def run(arguments: list[str]) -> None:
-    what = tyro.cli(List, prog="spectail list", args=arguments).what
-    tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes}
+    asked = tyro.cli(List, prog="spectail list", args=arguments)
+    what = asked.what
+    if asked.show is not None:
+        _show(asked)
+        return
+    tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes, "augment": augmentations}
     console, table = Console(), tables[what]()
     if len(table.columns) < 5 or console.width >= 140:
         console.print(table)
@@ -31,6 +42,25 @@ def run(arguments: list[str]) -> None:
         console.print(f"[bold]{row[0]}[/bold]  {row[1]}")
         for column, cell in zip(table.columns[2:], row[2:], strict=True):
             console.print(Padding(f"{column.header}: {cell or 'none'}", (0, 0, 0, 4)))
+
+
+def _show(asked: List) -> None:
+    if asked.what != "augment" or asked.show is None or asked.show.suffix.lower() != ".png":
+        raise ValueError(f"--show goes with `spectail list augment` and takes a .png file; got {asked.show}.")
+    from ..report.gallery import save  # noqa: PLC0415
+
+    save(asked.show, {"dataset": asked.dataset} | ({"root": str(asked.root)} if asked.root is not None else {}))
+    Console().print(f"{asked.show}: images, partners and mixes of real batches, with the label mass of each mix")
+
+
+def augmentations() -> Table:
+    from ..methods.registry import ENTRIES  # noqa: PLC0415
+
+    table = Table("method", "what", "needs")
+    for entry in ENTRIES:
+        if "augmentation" in entry.about().kind:
+            table.add_row(entry.name, entry.summary, entry.about().needs)
+    return table
 
 
 def datasets() -> Table:

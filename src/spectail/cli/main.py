@@ -55,7 +55,8 @@ def _run(name: str, arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):
             raise
-        print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[train]'", file=sys.stderr)
+        extra = "report" if name in ("analyze", "report") else "train"
+        print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[{extra}]'", file=sys.stderr)
         return 1
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):

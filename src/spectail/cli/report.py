@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ..report.analysis import analyse
 from ..report.comparison import compare
 from ..report.page import write_report
 from ..report.predictions import read_predictions
-from ..report.run_record import read_run, run_names
+from ..report.run_record import RunRecord, read_run, run_names
 from .console import make_console
 
 MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
@@ -48,9 +49,19 @@ def run(arguments: list[str]) -> None:
     if path.is_dir():
         raise ValueError(f"--output {path} is a folder; expected a file, such as {path / 'report.html'}.")
     records = [read_run(folder) for folder in options.runs]
-    panels = curves.find_panels(records)
     if options.curves is not None:
-        curves.save_curves(panels, options.curves)
+        curves.save_curves(curves.find_panels(records), options.curves)
+    make_report(records, path)
+    console = make_console()
+    console.print(f"report in {path}", soft_wrap=True)
+    if options.curves is not None:
+        console.print(f"curves in {options.curves}", soft_wrap=True)
+    if options.open:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def make_report(records: list[RunRecord], path: Path) -> None:
+    """Analyse finished runs and write the page."""
     found = []
     for record, name in zip(records, run_names(records), strict=True):
         analysis = analyse(read_predictions(record.folder, name=name), convention=record.config.data.groups)
@@ -60,9 +71,12 @@ def run(arguments: list[str]) -> None:
         found.append(analysis)
     comparison = compare(found) if len(found) > 1 else None
     write_report(found, path, comparison=comparison, runs=records)
-    console = make_console()
-    console.print(f"report in {path}", soft_wrap=True)
-    if options.curves is not None:
-        console.print(f"curves in {options.curves}", soft_wrap=True)
-    if options.open:
-        webbrowser.open(path.resolve().as_uri())
+
+
+def report_or_say(folders: Sequence[Path], path: Path, say: Callable[[str], None]) -> None:
+    """The report of runs that have just ended: if it cannot be written, the runs are none the worse."""
+    try:
+        make_report([read_run(folder) for folder in folders], path)
+        say(f"report in {path}")
+    except (ValueError, OSError) as error:
+        say(f"no report: {error}")

@@ -9,12 +9,13 @@ from ..training.signals import Interrupted
 from .console import ConsoleReporter, label, make_console, show_results
 from .train_flags import parse
 
-FLAGS = ("--resume", "--quiet", "--json")
+FLAGS = ("--resume", "--quiet", "--json", "--no-report")
 DESCRIPTION = """Train a method on a data set.
 
   --resume             go on with the run in --output
   --quiet              print the result only
-  --json               print results.json"""
+  --json               print results.json
+  --no-report          write no report.html"""
 
 
 def run(arguments: list[str]) -> None:
@@ -35,3 +36,8 @@ def run(arguments: list[str]) -> None:
     else:
         show_results(console, {label(results): [results]})
         console.print(f"results in {config.output}", soft_wrap=True)
+    if "--no-report" not in own:
+        from .report import report_or_say  # noqa: PLC0415 - matplotlib is slow to import, and a run may not need it
+
+        path = config.output / "report.html"
+        report_or_say([config.output], path, lambda text: console.print(text, soft_wrap=True))

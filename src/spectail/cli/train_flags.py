@@ -33,8 +33,7 @@ def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
     base = preset(own["preset"]) if own.get("preset") else TrainConfig()
     if own.get("config"):
         base = read_yaml(Path(own["config"]), base)
-    if own.get("method"):
-        base = from_dict({"method": own["method"]}, base)
+    base = from_dict({"method": own.get("method") or base.method}, base)
     recipe = find_recipe(base.method, _value(rest, "--dataset") or base.data.dataset) if own.get("recipe") else None
     if recipe is not None:
         base = from_dict(recipe.settings(), base)

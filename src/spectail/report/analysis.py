@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..counts import ClassCounts
+from ..counts import CONVENTIONS, ClassCounts
 from ..functional import class_weights
 from ..metrics import BINS, Metrics
 from .predictions import BLOCK, Predictions
@@ -98,6 +98,8 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
         >>> found.top_confusions[0]
         Confusion(true=2, predicted=1, count=1, share=100.0)
     """
+    if convention not in CONVENTIONS:
+        raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}; got {convention!r}.")
     pairs = Pairs.of(predictions.predicted, predictions.labels, predictions.num_classes)
     spectrum = _spectrum(pairs, predictions)
     figures = _Figures(predictions, convention, pairs, spectrum)

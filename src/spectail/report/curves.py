@@ -196,6 +196,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     values = [point.value for curve in panel.curves for point in curve.points]
     if min(values) > 0 and max(values) / min(values) >= 30:
         axes.set_xscale("log")
+        axes.set_xticks(sorted(set(values)), [f"{value:g}" for value in sorted(set(values))])
+        axes.minorticks_off()
     axes.set_xlabel(SETTINGS[panel.setting])
     axes.set_ylabel("right, %")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))

@@ -1,4 +1,4 @@
-"""The drawings of the report that do not move: matplotlib, as SVG whose colours are those of the page.
+"""The drawings of the report that do not move, as SVG whose colours are those of the page; and what the others draw.
 
 Every colour below stands for a variable of the style sheet, so a drawing follows the reader's light or dark scheme.
 As a file it has these colours as they are.
@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 INK, MUTED, LINE, SOFT = "#1b2230", "#566072", "#dfe2e7", "#eef0f3"
 BLUE, AMBER, RED, VIOLET = "#2563a8", "#966000", "#bb2d47", "#6b4fa0"
@@ -223,6 +225,52 @@ LOGGED = {
     "test_overall": "test (used for selection): all images right, %",
     "test_tail": "test (used for selection): tail classes right, %",
 }
+
+
+def matrix_cells(confusion: NDArray[np.int32], most: int) -> dict[str, Any]:
+    """What the page draws of a confusion matrix: steps from one entry to the next in reading order, and their counts.
+
+    Of more than ``most`` entries the smallest are left out; ``hidden`` says how many.
+    """
+    flat = confusion.ravel()
+    places = np.flatnonzero(flat)
+    hidden = max(len(places) - most, 0)
+    if hidden:
+        places = np.sort(places[np.argsort(-flat[places], kind="stable")[:most]])
+    return {"steps": np.diff(places, prepend=0).tolist(), "counts": flat[places].tolist(), "hidden": hidden}
+
+
+def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
+    """Classes in an order that puts those which are confused with each other side by side.
+
+    Chains of classes are joined end to end, the most confused pair of classes first (in shares of both classes'
+    images, added); a chain is turned round where that brings the pair closer.
+
+    Example:
+        >>> matrix = np.zeros((4, 4), dtype=np.int32)
+        >>> matrix[0, 2] = matrix[3, 0] = 5
+        >>> cluster_order(matrix)
+        [2, 0, 3, 1]
+    """
+    share = confusion / np.maximum(confusion.sum(0), 1)
+    np.fill_diagonal(share, 0)
+    share = np.triu(share + share.T)
+    first, second = np.nonzero(share)
+    chains = [[label] for label in range(len(share))]
+    for place in np.argsort(-share[first, second], kind="stable").tolist():
+        a, b = int(first[place]), int(second[place])
+        left, right = chains[a], chains[b]
+        if left is right:
+            continue
+        if left.index(a) < len(left) / 2 - 0.5:
+            left.reverse()
+        if right.index(b) > len(right) / 2 - 0.5:
+            right.reverse()
+        left += right
+        for label in right:
+            chains[label] = left
+    seen: dict[int, list[int]] = {id(chain): chain for chain in chains}
+    return [label for chain in seen.values() for label in chain]
 
 
 def _wrapped(text: str, width: int = 18) -> str:

@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from .. import __version__
 from ..data.storage import whole_file
 from .analysis import Analysis, summary
 from .comparison import Comparison, comparison_summary
-from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
+from .figures import (
+    SERIES,
+    VARIABLES,
+    cluster_order,
+    gap_bars,
+    matrix_cells,
+    reliability,
+    singular_values,
+    training_curves,
+)
 from .statistics import Pairs
 from .tables import csv_text, latex, markdown
 
@@ -155,7 +163,7 @@ def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[in
         "analysis": analysis,
         "name": analysis.predictions.name,
         "counted": analysis.predictions.class_counts is not None,
-        "limits": {group: _limits(analysis, group) for group in GROUPS},
+        "sizes": {group: _sizes(analysis, group) for group in GROUPS},
         "worst": [analysis.per_class[label] for label in shown],
         "shots": shots,
         "missing": missing,
@@ -204,12 +212,20 @@ def _cards(analyses: list[Analysis]) -> list[dict[str, Any]]:
 
 def _limits(analysis: Analysis, group: str) -> str:
     """Which classes are in a group, in words."""
+    number = sum(entry["group"] == group for entry in analysis.per_class)
+    if not number:
+        return "there are none"
+    return f"{number:,} class{'es' if number > 1 else ''} with {_sizes(analysis, group)} training images"
+
+
+def _sizes(analysis: Analysis, group: str) -> str:
+    """How many training images the classes of a group have."""
     counts = [entry["train_count"] for entry in analysis.per_class if entry["group"] == group]
     if not counts:
-        return "there are none"
+        return "none"
     low, high = min(counts), max(counts)
-    size = {"head": f"{low:,} or more", "medium": f"{low:,} to {high:,}", "tail": f"{high:,} or fewer"}[group]
-    return f"{len(counts):,} class{'es' if len(counts) > 1 else ''} with {size} training images"
+    between = f"{low:,} to {high:,}" if low < high else f"{low:,}"
+    return {"head": f"{low:,} or more", "medium": between, "tail": f"{high:,} or fewer"}[group]
 
 
 def _figures(analyses: list[Analysis], runs: list[RunRecord]) -> list[dict[str, Any]]:
@@ -280,11 +296,12 @@ def _gap(analyses: list[Analysis], runs: list[RunRecord]) -> Any:
     rows = [
         (analysis.predictions.name, run.results.get("worst_train"), analysis.metrics["worst_test"],
          analysis.metrics["overall"])
-        for analysis, run in zip(analyses, runs, strict=bool(runs))
+        for analysis, run in zip(analyses[:DETAILED], runs[:DETAILED], strict=bool(runs))
     ]  # fmt: skip
     if not any(row[1] is not None for row in rows):
         return None
-    return {"rows": rows, "drawing": gap_bars(rows, "gap")}
+    drawings = [gap_bars(rows[at : at + 3], f"gap{at}") for at in range(0, len(rows), 3)]  # three fit on a phone
+    return {"rows": rows, "drawings": drawings}
 
 
 def _payload(analyses: list[Analysis], files: dict[str, tuple[str, str]]) -> Markup:
@@ -311,22 +328,9 @@ def _run_data(analysis: Analysis, *, whole: bool) -> dict[str, Any]:
         "test": [entry["test_count"] for entry in entries],
         **{key: [_rounded(entry[key]) for entry in entries] for key in ("accuracy", "low", "high", "precision")},
         "taken": [[most[0].predicted, most[0].count] if most else None for most in taken],
-        "confusion": _cells(analysis.confusion) if whole and analysis.confusion is not None else None,
+        "confusion": matrix_cells(analysis.confusion, CELLS) if whole and analysis.confusion is not None else None,
         "orders": _orders(analysis) if whole and analysis.confusion is not None else None,
     }
-
-
-def _cells(confusion: NDArray[np.int32]) -> dict[str, Any]:
-    """The entries of the matrix that are not zero: steps from one to the next in reading order, and counts.
-
-    Of very many, the smallest are left out; ``hidden`` says how many.
-    """
-    flat = confusion.ravel()
-    places = np.flatnonzero(flat)
-    hidden = max(len(places) - CELLS, 0)
-    if hidden:
-        places = np.sort(places[np.argsort(-flat[places], kind="stable")[:CELLS]])
-    return {"steps": np.diff(places, prepend=0).tolist(), "counts": flat[places].tolist(), "hidden": hidden}
 
 
 def _orders(analysis: Analysis) -> dict[str, list[int]]:
@@ -336,45 +340,12 @@ def _orders(analysis: Analysis) -> dict[str, list[int]]:
     return ({"count": np.argsort(-counts, kind="stable").tolist()} if counts is not None else {}) | orders
 
 
-def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
-    """Classes in an order that puts those which are confused with each other side by side.
-
-    Chains of classes are joined end to end, the most confused pair of classes first (in shares of both classes'
-    images, added); a chain is turned round where that brings the pair closer.
-
-    Example:
-        >>> matrix = np.zeros((4, 4), dtype=np.int32)
-        >>> matrix[0, 2] = matrix[3, 0] = 5
-        >>> cluster_order(matrix)
-        [2, 0, 3, 1]
-    """
-    share = confusion / np.maximum(confusion.sum(0), 1)
-    np.fill_diagonal(share, 0)
-    share = np.triu(share + share.T)
-    first, second = np.nonzero(share)
-    chains = [[label] for label in range(len(share))]
-    for place in np.argsort(-share[first, second], kind="stable").tolist():
-        a, b = int(first[place]), int(second[place])
-        left, right = chains[a], chains[b]
-        if left is right:
-            continue
-        if left.index(a) < len(left) / 2 - 0.5:
-            left.reverse()
-        if right.index(b) > len(right) / 2 - 0.5:
-            right.reverse()
-        left += right
-        for label in right:
-            chains[label] = left
-    seen: dict[int, list[int]] = {id(chain): chain for chain in chains}
-    return [label for chain in seen.values() for label in chain]
-
-
 def _packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode("ascii")
 
 
 def _decimal(value: float | None, digits: int = 1) -> str:
-    return "n/a" if value is None else f"{value:.{digits}f}"
+    return "n/a" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # never -0.0
 
 
 def _rounded(value: float | None) -> float | None:

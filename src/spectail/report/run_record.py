@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..data.load import Data, load
+from ..data.loading import Data, load
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
@@ -84,11 +84,12 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def run_names(runs: Sequence[RunRecord]) -> list[str]:
-    """What to call runs: the method, with the seed and the folder only where that does not tell them apart."""
+    """What to call runs: the method, with the seed or the folder only where that does not tell them apart."""
     methods = [label(run.results) for run in runs]
     seeded = [f"{method}, seed {run.config.seed}" for method, run in zip(methods, runs, strict=True)]
-    full = [f"{name} ({run.folder})" for name, run in zip(seeded, runs, strict=True)]
-    return (methods, seeded, full)[(len(set(methods)) < len(runs)) + (len(set(seeded)) < len(runs))]
+    short = [f"{method} ({run.folder.name})" for method, run in zip(methods, runs, strict=True)]
+    full = [f"{method} ({run.folder})" for method, run in zip(methods, runs, strict=True)]
+    return next((names for names in (methods, seeded, short) if len(set(names)) == len(runs)), full)
 
 
 def label(results: dict[str, Any]) -> str:

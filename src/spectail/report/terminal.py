@@ -26,6 +26,8 @@ from .tables import (
 def show(console: Console, analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> None:
     """Accuracies, differences, and for each set of predictions its confusions and its lowest classes."""
     console.print(accuracies(analyses))
+    if any(analysis.predictions.class_counts is None for analysis in analyses):
+        console.print("Without training images per class (--counts) there is no head, medium and tail.")
     if comparison is not None:
         console.print(differences(comparison))
     for analysis in analyses:

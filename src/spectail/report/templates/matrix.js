@@ -4,6 +4,7 @@ function matrix(host) {
   const control = (name) => host.querySelector(`[data-control="${name}"]`);
   const size = report.classes.length;
   const view = { scale: 1, x: 0, y: 0 }; // x, y: share of the matrix that is hidden on the left and on top
+  const LEGIBLE = 9; // pixels
   let run, cells, order, place, lookup;
 
   function unpack() {
@@ -28,31 +29,51 @@ function matrix(host) {
     draw();
   }
 
+  // the matrix lies right of and below a margin, wide enough for names once cells are large enough for them
+  function margin() {
+    const side = canvas.clientWidth, wide = Math.round(Math.min(96, side * 0.18));
+    return (side - wide) * view.scale / size > LEGIBLE ? wide : 24;
+  }
+
   function draw() {
-    const ratio = window.devicePixelRatio || 1, side = canvas.clientWidth;
+    const ratio = window.devicePixelRatio || 1, side = canvas.clientWidth, edge = margin(), inner = side - edge;
     if (!side) return;
     canvas.width = canvas.height = Math.round(side * ratio);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.fillStyle = colour("--panel");
     pen.fillRect(0, 0, side, side);
-    const cell = side * view.scale / size;
-    const left = -view.x * side * view.scale, top = -view.y * side * view.scale;
+    const cell = inner * view.scale / size;
+    const left = edge - view.x * inner * view.scale, top = edge - view.y * inner * view.scale;
+    pen.save();
+    pen.beginPath();
+    pen.rect(edge, edge, inner, inner);
+    pen.clip();
+    fill(cell, left, top, edge, side);
+    pen.restore();
+    bands(cell, left, top, edge, side);
+    if (edge > 24) labels(cell, left, top, edge, side);
+    else titles(edge, side);
+    canvas.classList.toggle("moved", view.scale > 1);
+    canvas.dataset.zoom = view.scale.toFixed(3);
+    canvas.dataset.origin = `${view.x.toFixed(4)},${view.y.toFixed(4)}`;
+    canvas.dataset.margin = edge;
+    control("out").disabled = control("whole").disabled = view.scale <= 1;
+  }
+
+  function fill(cell, left, top, edge, side) {
     const right = ramp("--right-rgb", 0.08), wrong = ramp("--wrong-rgb", 0.14);
     const drawn = Math.max(cell - (cell > 8 ? 1 : 0), 1);
-    if (cell > 8) grid(cell, left, top, side);
+    pen.fillStyle = colour("--soft");
+    if (cell > 8) grid(cell, left, top, edge, side);
+    else pen.fillRect(edge, edge, side - edge, side - edge);
     for (const entry of cells) {
       const x = left + place[entry.truth] * cell, y = top + place[entry.predicted] * cell;
-      if (x > side || y > side || x + drawn < 0 || y + drawn < 0) continue;
+      if (x > side || y > side || x + drawn < edge || y + drawn < edge) continue;
       const same = entry.truth === entry.predicted;
       pen.fillStyle = (same ? right : wrong)[Math.round(63 * (same ? entry.share : Math.sqrt(entry.share)))];
       pen.fillRect(x, y, drawn, drawn);
       if (cell > 26) number(entry, x, y, cell);
     }
-    if (cell > 12) labels(cell, left, top, side);
-    canvas.classList.toggle("moved", view.scale > 1);
-    canvas.dataset.zoom = view.scale.toFixed(3);
-    canvas.dataset.origin = `${view.x.toFixed(4)},${view.y.toFixed(4)}`;
-    control("out").disabled = control("whole").disabled = view.scale <= 1;
   }
 
   function ramp(name, floor) {
@@ -60,11 +81,36 @@ function matrix(host) {
     return Array.from({ length: 64 }, (_, level) => `rgba(${rgb}, ${(floor + (1 - floor) * level / 63).toFixed(3)})`);
   }
 
-  function grid(cell, left, top, side) {
-    pen.fillStyle = colour("--soft");
-    const first = Math.max(0, Math.floor(-left / cell)), row = Math.max(0, Math.floor(-top / cell));
+  function grid(cell, left, top, edge, side) {
+    const first = Math.max(0, Math.floor((edge - left) / cell)), row = Math.max(0, Math.floor((edge - top) / cell));
     for (let i = first; i < size && left + i * cell < side; i++)
       for (let j = row; j < size && top + j * cell < side; j++) pen.fillRect(left + i * cell, top + j * cell, cell - 1, cell - 1);
+  }
+
+  // a thin line in the colour of each class's group along both edges
+  function bands(cell, left, top, edge, side) {
+    if (!run.group) return;
+    const tones = Object.fromEntries(GROUPS.map((group) => [group, colour(TONES[group])]));
+    for (let from = 0, to = 0; from < size; from = to) {
+      const group = run.group[order[from]];
+      while (to < size && run.group[order[to]] === group) to += 1; // neighbours of a group share one line
+      const x = Math.max(left + from * cell, edge), y = Math.max(top + from * cell, edge);
+      pen.fillStyle = tones[group];
+      pen.fillRect(x, edge - 4, Math.max(Math.min(left + to * cell, side) - x, 0), 3);
+      pen.fillRect(edge - 4, y, 3, Math.max(Math.min(top + to * cell, side) - y, 0));
+    }
+  }
+
+  function titles(edge, side) {
+    pen.fillStyle = colour("--muted");
+    pen.font = "12px system-ui, sans-serif";
+    pen.textAlign = "center"; pen.textBaseline = "middle";
+    pen.fillText("true class \u2192", (edge + side) / 2, edge / 2 - 2);
+    pen.save();
+    pen.translate(edge / 2 - 2, (edge + side) / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.fillText("\u2190 taken for", 0, 0);
+    pen.restore();
   }
 
   function number(entry, x, y, cell) {
@@ -75,20 +121,27 @@ function matrix(host) {
   }
 
   // names along the edges once there is room for them
-  function labels(cell, left, top, side) {
-    const panel = colour("--panel"), ink = colour("--ink");
-    pen.font = `${Math.min(13, cell * 0.8)}px system-ui, sans-serif`;
+  function labels(cell, left, top, edge, side) {
+    pen.fillStyle = colour("--ink");
+    pen.font = `${Math.min(12, cell * 0.85)}px system-ui, sans-serif`;
     pen.textBaseline = "middle";
-    const text = (label) => { const name = report.classes[label]; return name.length > 16 ? `${name.slice(0, 15)}…` : name; };
-    const show = (label) => {
-      const width = pen.measureText(text(label)).width + 8;
-      pen.globalAlpha = 0.86; pen.fillStyle = panel; pen.fillRect(0, -cell * 0.45, width, cell * 0.9);
-      pen.globalAlpha = 1; pen.fillStyle = ink; pen.textAlign = "left"; pen.fillText(text(label), 4, 0);
+    const short = (label) => {
+      let name = [...report.classes[label].slice(0, 60)];
+      const fits = () => pen.measureText(name.join("")).width <= edge - 12;
+      if (fits()) return name.join("");
+      while (name.length > 1 && !fits()) name = [...name.slice(0, -2), "\u2026"];
+      return name.join("");
     };
     order.forEach((label, position) => {
-      const y = top + (position + 0.5) * cell, x = left + (position + 0.5) * cell;
-      if (y > 0 && y < side) { pen.save(); pen.translate(0, y); show(label); pen.restore(); }
-      if (x > 0 && x < side) { pen.save(); pen.translate(x, 0); pen.rotate(Math.PI / 2); show(label); pen.restore(); }
+      const x = left + (position + 0.5) * cell, y = top + (position + 0.5) * cell;
+      if (y > edge && y < side) { pen.textAlign = "right"; pen.fillText(short(label), edge - 7, y); }
+      if (x < edge || x > side) return;
+      pen.save();
+      pen.translate(x, edge - 7);
+      pen.rotate(-Math.PI / 2);
+      pen.textAlign = "left";
+      pen.fillText(short(label), 0, 0);
+      pen.restore();
     });
   }
 
@@ -108,16 +161,17 @@ function matrix(host) {
   }
 
   function inside(event) {
-    const box = canvas.getBoundingClientRect();
-    return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+    const box = canvas.getBoundingClientRect(), edge = margin(), inner = box.width - edge;
+    return [(event.clientX - box.left - edge) / inner, (event.clientY - box.top - edge) / inner];
   }
 
   function read(event) {
     const [cx, cy] = inside(event);
+    if (cx < 0 || cy < 0) return;
     const column = Math.floor((view.x + cx / view.scale) * size), row = Math.floor((view.y + cy / view.scale) * size);
     if (column < 0 || row < 0 || column >= size || row >= size) return;
     // a cell of a large matrix is smaller than a pixel: take the strongest one under the pointer
-    const reach = Math.floor(2 * size / (canvas.clientWidth * view.scale));
+    const reach = Math.floor(2 * size / ((canvas.clientWidth - margin()) * view.scale));
     let found = null;
     for (let i = column - reach; i <= column + reach; i++) for (let j = row - reach; j <= row + reach; j++) {
       const entry = i >= 0 && j >= 0 && i < size && j < size ? lookup.get(order[j] * size + order[i]) : undefined;
@@ -139,22 +193,24 @@ function matrix(host) {
   let spread = 0;
   const gap = () => { const [a, b] = [...fingers.values()]; return Math.hypot(a[0] - b[0], a[1] - b[1]); };
   canvas.addEventListener("pointerdown", (event) => {
-    fingers.set(event.pointerId, inside(event));
+    fingers.set(event.pointerId, [event.clientX, event.clientY]);
     canvas.setPointerCapture(event.pointerId);
     if (fingers.size === 2) spread = gap();
     read(event);
   });
   canvas.addEventListener("pointermove", (event) => {
-    const before = fingers.get(event.pointerId), now = inside(event);
+    const before = fingers.get(event.pointerId), now = [event.clientX, event.clientY];
     if (before) {
       fingers.set(event.pointerId, now);
       if (fingers.size === 2) {
         const [a, b] = [...fingers.values()], wider = gap();
-        if (spread > 0 && wider > 0) zoom(wider / spread, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
+        const middle = { clientX: (a[0] + b[0]) / 2, clientY: (a[1] + b[1]) / 2 };
+        if (spread > 0 && wider > 0) zoom(wider / spread, ...inside(middle));
         spread = wider;
       } else if (view.scale > 1) {
-        view.x -= (now[0] - before[0]) / view.scale;
-        view.y -= (now[1] - before[1]) / view.scale;
+        const inner = (canvas.clientWidth - margin()) * view.scale;
+        view.x -= (now[0] - before[0]) / inner;
+        view.y -= (now[1] - before[1]) / inner;
         settle();
       }
     }
