@@ -33,11 +33,9 @@ NETWORKS = {
 }
 NAMES = {  # built without weights or a forward pass
     "resnet50": "layer4.2",
-    "resnext50_32x4d": "layer4.2",
     "vit_tiny_patch16_224": "blocks.11",
     "swin_tiny_patch4_window7_224": "layers.3.blocks.1",
     "efficientnet_b0": "blocks.6.0",
-    "convnext_atto": "stages.3.blocks.1",
 }
 networks = pytest.mark.parametrize("name", NETWORKS)
 

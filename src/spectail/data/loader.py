@@ -117,6 +117,7 @@ class Loader:
             )
         self._stored = self._fast.prepare(data.pixels).to(self.device) if self._fast else None  # type: ignore[arg-type]
         self.epoch = self.position = self._start = 0
+        self._fetched: tuple[tuple[int, int], int] = (-1, -1), 0
 
     @property
     def in_memory(self) -> bool:
@@ -180,16 +181,20 @@ class Loader:
         Their augmentation follows from the place in the epoch. Ranks that together fetch a global batch, each the
         same number of its images, get what one process would get.
         """
+        here = (self.epoch, self.position)
+        again = self._fetched[1] + 1 if self._fetched[0] == here else 0  # several micro-batches may ask at one place
+        self._fetched = here, again
         if isinstance(self.data, FeatureSet):
             images: Any = self.data.features[rows].to(self.device)
         elif self._fast is not None:
             assert self._stored is not None
-            generator = np.random.default_rng([*b"fetch", self.seed, self.epoch, self.position])
+            generator = np.random.default_rng([*b"fetch", self.seed, self.epoch, self.position, again])
             draws = self._fast.draws(len(rows) * self.world_size, generator)[self.rank :: self.world_size]
             images = self._fast(self._stored, rows, draws)
         else:
             seeded = _Seeded(self.data, self._transform, self.seed, self.epoch)
-            keys = (self.length + self.position) * self.world_size + self.rank + self.world_size * np.arange(len(rows))
+            first = self.length * (1 + again) + self.position  # beyond the keys of the stream
+            keys = first + self.rank + self.world_size * np.arange(len(rows))
             items = [seeded[row, key] for row, key in zip(rows.tolist(), keys.tolist(), strict=True)]
             return self._moved(_collate(items))
         return Batch(images, self.labels[rows].to(self.device), rows)

@@ -19,7 +19,7 @@ from ..data.loader import Batch
 from ..distributed import place
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
-from .base import About, Outcome, Stage, Step, Stream
+from .base import About, Outcome, Stage, Step, Stream, within
 from .meta_sampler import MetaSampler, summed
 from .two_stage import TwoStage, TwoStageOptions
 
@@ -40,6 +40,12 @@ class BALMSOptions(TwoStageOptions):
     """Draw a class and then an image, or among all images as the authors do (slow: batch size x images)."""
     stage2_batch_size: int | None = 512
     stage2_norm: Literal["frozen", "drift"] = "drift"
+
+    def check(self) -> None:
+        super().check()
+        if self.meta_batch_size is not None:
+            within("meta-batch-size", self.meta_batch_size, 1)
+        within("meta-lr", self.meta_lr, 0)
 
 
 class BALMS(TwoStage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -35,6 +36,9 @@ class About:
 class Options:
     """A method's own options; they become flags of the command line."""
 
+    def check(self) -> None:
+        """Raise ValueError, with a sentence, for values that cannot work."""
+
 
 @dataclass(frozen=True)
 class LossOptions(Options):
@@ -46,6 +50,10 @@ class LossOptions(Options):
     """Share of the epochs after which that begins."""
     defer_beta: float = 0.9999
     """Beta of the effective number."""
+
+    def check(self) -> None:
+        within("defer-at", self.defer_at, 0, 1)
+        within("defer-beta", self.defer_beta, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ class Method(nn.Module):
     """The kind of head it needs; None for any."""
     needs_images: ClassVar[bool] = False
     """True for methods that cannot work on frozen features."""
-    whole_batch: ClassVar[bool] = False
+    whole_batch: bool = False
     """True for a loss of the global batch that cannot be split into samples; the loss then sees to the ranks itself."""
     adjusts: ClassVar[bool] = False
     """True if inference uses the class counts, by design."""
@@ -140,6 +148,7 @@ class Method(nn.Module):
 
     def __init__(self, counts: ClassCounts, options: Options, *, epochs: int) -> None:
         super().__init__()
+        options.check()
         self.counts, self.options, self.epochs = counts, options, epochs
         self.criterion = self.make_criterion()
         if hasattr(self.criterion, "sync"):
@@ -223,6 +232,14 @@ class Method(nn.Module):
     def inference(self, model: Classifier) -> nn.Module:
         """What evaluation, prediction and export use."""
         return model
+
+
+def within(flag: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+    """Refuse a value of an option outside [low, high], or (low, high]."""
+    if not (low <= value <= high and not (open_low and value == low) and math.isfinite(value)):
+        if math.isfinite(high):
+            raise ValueError(f"--{flag} must lie between {low:g} and {high:g}; got {value}.")
+        raise ValueError(f"--{flag} must be {'more than' if open_low else 'at least'} {low:g}; got {value}.")
 
 
 def switch_epoch(share: float, epochs: int) -> int:

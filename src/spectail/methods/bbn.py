@@ -13,7 +13,7 @@ from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..models.two_branch import TwoBranchClassifier
 from ..targets import MixedTarget
-from .base import About, Method, Options, Outcome, Stage, Step, Stream
+from .base import About, Method, Options, Outcome, Stage, Step, Stream, within
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class BBNOptions(Options):
     """Epochs in the formula of the emphasis: from 0 as in the authors' code, or from 1 as in the paper."""
     branch_at: str | None = None
     """Block to double, by its name in the network. Default: the last one."""
+
+    def check(self) -> None:
+        if self.horizon is not None:
+            within("horizon", self.horizon, 1)
 
 
 class BBN(Method):

@@ -10,7 +10,7 @@ from ..data.loader import Batch
 from ..distributed import place
 from ..models.classifier import Classifier
 from ..targets import MixedTarget
-from .base import About, Outcome, Stage, Step, Stream
+from .base import About, Outcome, Stage, Step, Stream, within
 from .base_loss import BaseLossOptions, OnBaseLoss
 
 
@@ -27,6 +27,13 @@ class CMOOptions(BaseLossOptions):
     """Epochs without pasting at the start."""
     plain_last: int = 3
     """Epochs without pasting at the end. Both shrink in runs of fewer than nine epochs."""
+
+    def check(self) -> None:
+        super().check()
+        within("probability", self.probability, 0, 1)
+        within("mix-alpha", self.mix_alpha, 0, open_low=True)
+        within("plain-first", self.plain_first, 0)
+        within("plain-last", self.plain_last, 0)
 
 
 class CMO(OnBaseLoss):

@@ -20,7 +20,7 @@ from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
 from ..targets import MixedTarget
-from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch
+from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch, within
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,14 @@ class ConCutMixOptions(Options):
     """Classes that a rectified label may lean to."""
     projection_norm: Literal["batch", "layer"] = "batch"
     """In the projection heads; layer for fewer than 32 images a process."""
+
+    def check(self) -> None:
+        within("probability", self.probability, 0, 1)
+        within("mix-alpha", self.mix_alpha, 0, open_low=True)
+        within("temperature", self.temperature, 0, open_low=True)
+        within("rectify-from", self.rectify_from, 0, 1)
+        within("width", self.width, 1)
+        within("top", self.top, 1)
 
 
 class ConCutMix(Method):

@@ -33,6 +33,11 @@ class GMLOptions(TwoStageOptions):
     stage2_batch_size: int | None = 512
     """Should be large against the number of classes."""
 
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.ensemble < 1:
+            raise ValueError(f"--ensemble must lie in [0, 1); got {self.ensemble}.")
+
 
 class GML(TwoStage):
     about = About(
@@ -46,7 +51,6 @@ class GML(TwoStage):
     head = "linear"
     length = (20, 200)
     fresh_head = False  # begin_stage makes it afresh, after it has been kept
-    whole_batch = True
     adjusts = True  # the old head's prior is taken off
 
     def make_criterion(self) -> nn.Module:
@@ -57,8 +61,6 @@ class GML(TwoStage):
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         assert isinstance(self.options, GMLOptions)
-        if not 0 <= self.options.ensemble < 1:
-            raise ValueError(f"--ensemble must lie in [0, 1); got {self.options.ensemble}.")
         prior = self.counts.frequencies.log() * (self.options.old_prior == "remove")
         return EnsembleHead(in_features, len(self.counts), self.options.ensemble, -prior)
 
@@ -67,6 +69,7 @@ class GML(TwoStage):
         return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
+        self.whole_batch = step.stage.name == "stage2"
         if step.stage.name == "stage2" and not resumed:
             assert isinstance(self.options, GMLOptions)
             assert isinstance(model.head, EnsembleHead)

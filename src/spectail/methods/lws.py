@@ -24,6 +24,8 @@ class LWS(CRT):
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         head, second = model.head, step.stage.name == "stage2"
         assert isinstance(head, ScaledHead)
+        if second and not resumed:  # a first stage of lws itself has factors already
+            nn.init.ones_(head.scales)
         head.weight.requires_grad_(not second)
         head.bias.requires_grad_(not second)
         head.scales.requires_grad_(second)

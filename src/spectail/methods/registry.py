@@ -53,6 +53,8 @@ ENTRIES = [
     Entry("tau-norm", "class vectors divided by a power of their length after training", "tau_norm:TauNorm"),
     Entry("crt", "fresh head, class-balanced sampling, frozen backbone", "crt:CRT"),
     Entry("lws", "one learned factor per class, class-balanced sampling, frozen backbone", "lws:LWS"),
+    Entry("safa-r", "rare features moved along directions read from frequent ones", "safa:SAFA"),
+    Entry("metasaug", "features augmented by class covariances that balanced data correct", "metasaug:MetaSAug"),
     Entry("car", "cross entropy + CAR", "base:Method", car=True),
     Entry(
         "car-balanced",
@@ -63,7 +65,7 @@ ENTRIES = [
     ),
 ]
 METHODS = {entry.name: entry for entry in ENTRIES}
-ALIASES: dict[str, str] = {}
+ALIASES: dict[str, str] = {"safa": "safa-r"}
 
 
 def find_method(name: str) -> Entry:

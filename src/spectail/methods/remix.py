@@ -12,7 +12,7 @@ from ..data.loader import Batch
 from ..distributed import place
 from ..models.classifier import Classifier
 from ..targets import MixedTarget
-from .base import About, Outcome, Step
+from .base import About, Outcome, Step, within
 from .base_loss import BaseLossOptions, OnBaseLoss
 
 
@@ -27,6 +27,12 @@ class ReMixOptions(BaseLossOptions):
     tau: float = 0.5
     """The rarer image must make up more than 1 - tau of the mix; 0 is plain mixup or CutMix."""
     weight_average: Literal["weights", "samples"] = "samples"
+
+    def check(self) -> None:
+        super().check()
+        within("mix-alpha", self.mix_alpha, 0, open_low=True)
+        within("kappa", self.kappa, 1)
+        within("tau", self.tau, 0, 1)
 
 
 class ReMix(OnBaseLoss):

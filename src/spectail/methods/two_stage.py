@@ -11,7 +11,7 @@ from torch import nn
 from ..data.loader import Batch
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import Method, Options, Outcome, Stage, Step
+from .base import Method, Options, Outcome, Stage, Step, within
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class TwoStageOptions(Options):
     """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
     stage2_norm: Literal["frozen", "drift"] = "frozen"
     """Running statistics of the frozen backbone in the second stage: kept, or following the batches."""
+
+    def check(self) -> None:
+        for flag, value in (("stage2-epochs", self.stage2_epochs), ("stage2-batch-size", self.stage2_batch_size)):
+            if value is not None:
+                within(flag, value, 1)
+        within("stage2-lr", self.stage2_lr, 0, open_low=True)
+        within("stage2-weight-decay", self.stage2_weight_decay, 0)
 
 
 class TwoStage(Method):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
-from .base import About, Step
+from .base import About, Step, within
 from .two_stage import TwoStage, TwoStageOptions
 
 
@@ -28,6 +28,11 @@ class WeightBalancingOptions(TwoStageOptions):
     stage2_lr: float = 0.01
     stage2_weight_decay: float = 0.1
     stage2_norm: Literal["frozen", "drift"] = "drift"
+
+    def check(self) -> None:
+        super().check()
+        within("threshold", self.threshold, 0, 1)
+        within("beta", self.beta, 0, 1)
 
 
 class WeightBalancing(TwoStage):

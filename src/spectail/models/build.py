@@ -45,7 +45,7 @@ def _resnet34(options: dict[str, Any]) -> nn.Module:
     """ResNet-34 for 32 x 32 images: a 3 x 3 stem of stride 1, no pooling after it."""
     import timm  # noqa: PLC0415
 
-    backbone: nn.Module = timm.create_model("resnet34", num_classes=0)
+    backbone: nn.Module = timm.create_model("resnet34", num_classes=0, zero_init_last=False)
     stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     backbone.conv1, backbone.maxpool = stem, nn.Identity()

@@ -60,7 +60,7 @@ class TwoBranchClassifier(Classifier):
         return found
 
     def forward(self, images: Tensor, *, features: bool = False) -> Any:
-        found = torch.cat(self.backbone(images).chunk(2), dim=1)
+        found = self.backbone(images).unflatten(0, (2, -1)).transpose(0, 1).flatten(1)
         logits = self.head(found)
         return (found, logits) if features else logits
 

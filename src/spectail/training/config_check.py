@@ -14,6 +14,7 @@ from .config import TrainConfig
 
 def check_config(config: TrainConfig) -> None:
     optim = config.optim
+    config.options.check()
     if config.output.exists() and not config.output.is_dir():
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
     least = {"epochs": optim.epochs, "accumulation": optim.accumulation, "eval-every": config.eval_every,

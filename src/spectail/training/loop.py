@@ -84,6 +84,8 @@ class Trainer:
 
     def run(self, resume: bool) -> dict[str, Any]:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
+        if self.config.stage1 is not None and not (resume and any(self.folder.checkpoints.glob("step-*"))):
+            self.reporter.start(load_stage1(self.config, self.pieces, self.stages[0]))
         state = self._open(resume)
         self.accelerator.init_trackers("spectail")  # not before: a refused run must leave another one's folder alone
         while True:
@@ -222,7 +224,6 @@ class Trainer:
             return stages
         if len(stages) < 2:
             raise ValueError(f"--stage1 means nothing for {self.config.method}: it has one stage.")
-        self.reporter.start(load_stage1(self.config, self.pieces, stages[1]))
         return stages[1:]
 
     def _open(self, resume: bool) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ def make_results(
         "options": to_dict(config.options),
         "car": _car(config),
         "phases": progress.phases,
+        "stage1": str(config.stage1) if config.stage1 is not None else None,
         "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
         "dataset": manifest.dataset,
         "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..counts import ClassCounts
 from ..data.manifest import Manifest
 from ..methods.base import Stage
-from ..models.weights import load_weights
+from ..methods.registry import find_method
+from ..models.weights import load_weights, read_weights
 from .config import TrainConfig
 from .config_io import read_yaml
-from .setup import Pieces
+from .setup import Pieces, head_kind
 
 
 def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
@@ -34,6 +41,13 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} trained its backbone, so frozen features from elsewhere do not fit its head. "
             "Leave --probe out."
         )
+    if not following.fresh_head and head_of(there) != head_of(config):
+        raise ValueError(
+            f"--stage1 {run} has a {head_of(there)} head, {config.method} goes on with a {head_of(config)} one. "
+            "Train the first stage with the same --head."
+        )
+    if pieces.backbone is not None:
+        _same_backbone(pieces.backbone, run)
     report = load_weights(pieces.model, run)
     lost = [name for name in (*report.missing, *report.reshaped) if name.startswith("backbone.")]
     if not following.fresh_head and "head.weight" not in report.loaded:
@@ -44,3 +58,20 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             "Train it with the same --model, --img-size and --head."
         )
     return str(report)
+
+
+def head_of(config: TrainConfig) -> str:
+    """The kind of head that a configuration leads to."""
+    method = find_method(config.method).load()(ClassCounts([1, 1]), config.options, epochs=config.optim.epochs)
+    return head_kind(config, method)
+
+
+def _same_backbone(backbone: nn.Module, run: Path) -> None:
+    """In probe mode a head belongs to the features it was trained on."""
+    saved = {name.removeprefix("backbone."): value for name, value in read_weights(run).items()}
+    for name, value in backbone.state_dict().items():
+        if name not in saved or not torch.equal(saved[name].cpu(), value.cpu()):
+            raise ValueError(
+                f"--stage1 {run} was trained on features of another backbone ({name} differs). "
+                "Use the same --init, --model and --seed."
+            )

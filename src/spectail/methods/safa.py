@@ -1,0 +1,154 @@
+"""SAFA-R: a reconstruction of SAFA (Hong et al. 2022). Features of rare classes are moved along directions that two
+small networks read from frequent ones; late in training the classifier learns from them too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
+from ..data.loader import Batch
+from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
+from ..models.classifier import Classifier
+from .base import About, LossOptions, Method, Outcome, Step, switch_epoch
+
+SCALE = 30.0
+
+
+@dataclass(frozen=True)
+class SAFAOptions(LossOptions):
+    base_loss: Literal["ce", "balanced-softmax", "ldam"] = "ce"
+    """Loss of real and of moved features; ldam brings the cosine head."""
+    max_margin: float = 0.5
+    """Margin of the rarest class in ldam."""
+    head_share: float = 0.2
+    """Share of the classes, largest first, that directions are taken from; the others are the tail."""
+    start: float = 0.8
+    """Share of the epochs after which the classifier learns from moved features; the networks learn from the first."""
+    copies: int = 1
+    """Moved features for each tail sample of a batch."""
+    code_size: int | None = None
+    """Width of a direction. Default: that of the features, 128 at most."""
+    augmented_weight: float = 1.0
+    """Factor of the loss of moved features."""
+    recycle_weight: float = 0.1
+    """Factor of the recycling loss."""
+    contrastive_weight: float = 0.1
+    """Factor of the contrastive loss."""
+    mode_weight: float = 0.01
+    """Factor of the mode-seeking loss."""
+    temperature: float = 0.1
+    """Of the contrastive loss."""
+    mode_clamp: float = 10.0
+    """Largest ratio in the mode-seeking loss."""
+    car_rows: Literal["real", "all"] = "real"
+    """What CAR looks at: real samples, or moved features too."""
+    defer: Literal["none", "reweight", "resample"] = "reweight"
+    """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
+
+
+class SAFA(Method):
+    about = About(
+        "feature augmentation, schedule",
+        "ECCV 2022, reconstructed",
+        "counts",
+        "below 3 % of a ResNet-32 step",
+        "a reconstruction: no code was released; form of the networks, weights of the losses and schedule are ours",
+    )
+    options_type = SAFAOptions
+
+    is_head: Tensor
+    nets: DirectionNets
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        own = self._own
+        _check(own)
+        switch_epoch(own.start, self.epochs)
+        self.register_buffer("is_head", head_classes(self.counts, own.head_share), persistent=False)
+
+    @property
+    def _own(self) -> SAFAOptions:
+        assert isinstance(self.options, SAFAOptions)
+        return self.options
+
+    def make_criterion(self) -> nn.Module:
+        if self._own.base_loss == "ldam":
+            return LDAMLoss(self.counts, self._own.max_margin, SCALE)
+        return CrossEntropyLoss() if self._own.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
+
+    def needed_head(self) -> str | None:
+        return "cosine" if self._own.base_loss == "ldam" else None
+
+    def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
+        width: Any = head.in_features
+        self.nets = DirectionNets(width, self._own.code_size)
+        return super().build(backbone, head)
+
+    def disclosures(self) -> dict[str, str]:
+        return {
+            "reconstruction": "SAFA-R is a reconstruction of SAFA, which has no public code; do not report it as SAFA"
+        }
+
+    def augments(self, step: Step) -> bool:
+        """Whether the classifier learns from moved features."""
+        return step.epoch >= switch_epoch(self._own.start, step.epochs)
+
+    def phase(self, step: Step) -> str:
+        return "augmented" if self.augments(step) else super().phase(step)
+
+    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        own, labels = self._own, batches["main"].labels
+        features, logits = model(batches["main"].images, features=True)
+        pairs = self.pairs(labels, step)
+        found = augment(self.nets, features, pairs, temperature=own.temperature, clamp=own.mode_clamp)
+        real = self._base(logits, labels)
+        total = real + own.recycle_weight * found.recycle + own.contrastive_weight * found.contrastive
+        total = total + own.mode_weight * found.mode_seeking
+        said = {"real": real, "recycle": found.recycle, "contrastive": found.contrastive}
+        said |= {"mode_seeking": found.mode_seeking, "shift": found.shift, "pairs": real.new_tensor(len(pairs.tail))}
+        target = labels
+        if self.augments(step):
+            # also without pairs: with class weights the ranks add up their sums here
+            said["augmented"] = self._base(model.head(found.moved), labels[pairs.tail])
+            total = total + own.augmented_weight * said["augmented"]
+            if own.car_rows == "all":  # the networks must not learn to please CAR
+                logits = torch.cat([logits, model.head(found.moved.detach())])
+                target = torch.cat([labels, labels[pairs.tail]])
+        for name, value in said.items():
+            step.log(f"safa_{name}", value.detach())
+        return Outcome(total, logits, target)
+
+    def pairs(self, labels: Tensor, step: Step) -> Pairs:
+        """Which tail samples are moved by which head samples. A step takes one number from the run's generator however
+        many pairs there are, so ranks with different batches stay together."""
+        seed = int(torch.randint(2**62, (1,), generator=step.generator)) + _rank()
+        return draw_pairs(self.is_head[labels], self._own.copies, torch.Generator().manual_seed(seed))
+
+    def _base(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self._own.base_loss == "ldam":
+            logits = logits / SCALE  # margins are of cosines
+        found: Tensor = self.criterion(logits, labels)
+        return found
+
+
+def _check(options: SAFAOptions) -> None:
+    for name in ("copies", "code_size"):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more; got {number}.")
+    for name in ("temperature", "mode_clamp"):
+        if not 0 < getattr(options, name) < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')} must be a positive number; got {getattr(options, name)}.")
+    for name in ("augmented_weight", "recycle_weight", "contrastive_weight", "mode_weight"):
+        if not 0 <= getattr(options, name) < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')} must be 0 or more; got {getattr(options, name)}.")
+
+
+def _rank() -> int:
+    running = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if running else 0
