@@ -70,7 +70,8 @@ def test_data_page_names_every_option_of_prepare():
 
 
 def test_links_lead_somewhere():
-    for page in (README, DATA, ROOT / "CONTRIBUTING.md"):
+    pages = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
         text = page.read_text(encoding="utf-8")
         headings = {
             re.sub(r"[^\w\- ]", "", line).strip().lower().replace(" ", "-")
@@ -80,3 +81,7 @@ def test_links_lead_somewhere():
             path, _, anchor = target.partition("#")
             assert target.startswith("https://") or (page.parent / path).exists(), target
             assert path or anchor in headings, target
+
+
+def test_snippets_of_the_theory_page_run_as_printed():
+    run_snippets(ROOT / "docs" / "theory.md")

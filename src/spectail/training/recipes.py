@@ -35,6 +35,13 @@ STRONG = {"transform": "cifar-strong"}
 WB = SGD | {"epochs": 200, "batch_size": 64, "lr": 0.01, "weight_decay": 5e-3, "schedule": "cosine"}
 FLIP = {"flip_test": True}
 
+REMIX = R200 | {"epochs": 300, "milestones": [0.5, 5 / 6], "decay_factor": 0.1, "warmup_epochs": 0.0}
+I100 = SGD | {"epochs": 100, "batch_size": 256, "lr": 0.1, "weight_decay": 2e-4, "schedule": "step",
+              "milestones": [0.6, 0.8], "decay_factor": 0.1, "warmup_epochs": 5.0}  # fmt: skip
+CONTRAST = SGD | {"epochs": 200, "batch_size": 256, "lr": 0.15, "weight_decay": 5e-4, "schedule": "step",
+                  "milestones": [0.8, 0.9], "decay_factor": 0.1, "warmup_epochs": 5.0}  # fmt: skip
+LARGE = {"class_weight": 1.0, "contrast_weight": 0.35, "temperature": 0.07, "width": 1024, "tau": 0.99}
+
 LDAM_CODE = "LDAM code: 200 epochs, x0.01 at 160 and 180"
 KANG_CODE = "classifier-balancing code: 90 epochs, cosine"
 OURS_TINY = "ours: the CIFAR recipe of LDAM on Tiny-ImageNet"
@@ -52,6 +59,9 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "wb": Recipe("WB code with the paper's 200 epochs", WB, {}, FLIP),
         "los": Recipe("LOS code", WB, {"delta": 0.98, "stage2_lr": 5e-4}, FLIP),
         "gml": Recipe("ours: stage one by LDAM's code, stage two not published", R200),
+        "remix": Recipe("paper: 300 epochs, x0.1 at 150 and 250", REMIX, {"mix_alpha": 1.0, "defer_at": 5 / 6}),
+        "cmo": Recipe("CMO code", R200, {"defer_at": 0.8}),
+        "concutmix": Recipe("ConCutMix code", CONTRAST, {"tau": 0.9, "rectify_from": 0.5}, {"transform": "cifar"}),
         "logit-adjustment": Recipe("ours: LDAM's code, tau 1", R200),
         "tau-norm": Recipe("ours: LDAM's code, tau 1", R200),
         "crt": Recipe("ours: stage one by LDAM's code, stage two scaled from ImageNet-LT", R200),
@@ -71,6 +81,10 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "wb": Recipe("ours: nothing published; search the decay of both stages", I90),
         "los": Recipe("ours: delta so that the ideal gap is that of 100 classes", I90, {"delta": 0.998}),
         "gml": Recipe("ours: stage two not published", I90, {"stage2_lr": 0.2, "stage2_batch_size": 2048}),
+        "remix": Recipe("ours: the iNaturalist settings of the paper", I90, {"mix_alpha": 0.4}),
+        "cmo": Recipe("CMO code, ResNet-50; its batch size is ours", I100, {"defer_at": 0.8}),
+        "concutmix": Recipe("ConCutMix code", I90 | {"epochs": 100, "batch_size": 256, "lr": 0.1},
+                            LARGE | {"rectify_from": 0.7}),
         "logit-adjustment": Recipe("ours: " + KANG_CODE + ", tau 1", I90),
         "tau-norm": Recipe(KANG_CODE + ", tau 1 instead of a search", I90),
         "crt": Recipe(KANG_CODE, I90, {"stage2_lr": 0.2}),
@@ -90,6 +104,11 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "wb": Recipe("ours: nothing published; search the decay of both stages", INAT),
         "los": Recipe("ours: delta so that the ideal gap is that of 100 classes", INAT, {"delta": 0.9997}),
         "gml": Recipe("ours: stage two not published", INAT, {"stage2_lr": 0.2, "stage2_batch_size": 4096}),
+        "remix": Recipe("paper: 90 epochs, x0.1 at 30 and 60", I100 | {"epochs": 90, "milestones": [1 / 3, 2 / 3],
+                        "warmup_epochs": 0.0}, {"mix_alpha": 0.4}),
+        "cmo": Recipe("CMO code, ResNet-50", I100, {"defer_at": 0.8}),
+        "concutmix": Recipe("ConCutMix code", I90 | {"epochs": 100, "batch_size": 256, "lr": 0.2, "weight_decay": 1e-4,
+                            "accumulation": 2}, LARGE | {"rectify_from": 0.8}),
         "logit-adjustment": Recipe("ours: as cross entropy, tau 1", INAT),
         "tau-norm": Recipe("ours: as cross entropy, tau 1", INAT),
         "crt": Recipe("classifier-balancing code", INAT,
@@ -108,6 +127,9 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "wb": Recipe("ours: WB's settings for CIFAR", WB, {}, FLIP),
         "los": Recipe("ours: delta so that the ideal gap is that of 100 classes", WB, {"delta": 0.99}, FLIP),
         "gml": Recipe(OURS_TINY, R200, {"stage2_batch_size": 1024}),
+        "remix": Recipe("ours: ReMix's settings for CIFAR", REMIX),
+        "cmo": Recipe("ours: CMO's settings for CIFAR", R200),
+        "concutmix": Recipe("ours: ConCutMix's settings for CIFAR", CONTRAST),
         "logit-adjustment": Recipe(OURS_TINY, R200),
         "tau-norm": Recipe(OURS_TINY, R200),
         "crt": Recipe(OURS_TINY, R200),
