@@ -29,7 +29,7 @@ from pathlib import Path
 start = time.perf_counter()
 from spectail.report.analysis import analyse
 from spectail.report.page import write_report
-from spectail.report.predictions import read_predictions
+from spectail.report.prediction_files import read_predictions
 loaded = time.perf_counter()
 analysis = analyse(read_predictions(sys.argv[1]))
 analysed = time.perf_counter()

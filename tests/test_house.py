@@ -21,7 +21,8 @@ ROOMS = (
     *("counts", "targets", "functional", "spectral", "car", "losses", "metrics", "theory", "data", "models", "augment"),
     *("methods", "training", "testing", "report", "experiments", "cli"),
 )
-HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed"}  # of the core
+# of the core
+HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed", "leading"}
 DOORS = {"__init__", "__main__"}  # of the house; they open every room
 LAST_OF_CORE = "car"
 CORE = sorted(MODULES.keys() - NOT_CORE)

@@ -322,6 +322,50 @@ def test_the_spectral_norm_of_many_classes(wrong):
     assert metrics.compute()["spectral_norm"] == close(spectral_oracle(metrics, counts), rel=1e-7)
 
 
+@pytest.mark.parametrize("classes", [1, 2, 300])
+def test_without_an_error_the_spectral_norm_is_zero(classes):
+    metrics = Metrics([5] * classes)
+    assert metrics.spectral_norm() == 0.0  # nothing added yet
+    metrics.update_predicted(torch.arange(classes), torch.arange(classes))
+    assert metrics.compute()["spectral_norm"] == 0.0
+
+
+def test_one_class_can_only_be_right():
+    result = measured(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), [7]).compute()
+    assert (result["overall"], result["worst_test"], result["per_class_images"]) == (100.0, 100.0, [4])
+    assert (result["ece"], result["spectral_norm"]) == (0.0, 0.0)
+
+
+PATTERNS = {
+    "anywhere": lambda draw, target: draw.integers(0, 500, target.size),
+    "to frequent classes": lambda draw, target: draw.zipf(1.5, target.size) % 500,
+    "to neighbours": lambda draw, target: (target + draw.integers(-2, 3, target.size)) % 500,
+    "in blocks": lambda draw, target: target // 10 * 10,
+    "always to one": lambda draw, target: np.full(target.size, 3),
+}
+
+
+@pytest.mark.parametrize("share", [0.002, 0.4, 1.0])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_spectral_norm_of_sparse_confusions(pattern, share):
+    draw = np.random.default_rng(0)
+    target = np.repeat(np.arange(500), 5)
+    predicted = np.where(draw.random(target.size) < share, PATTERNS[pattern](draw, target), target)
+    counts = np.maximum(1000 / np.arange(1, 501), 1).astype(int)
+    metrics = Metrics(counts)
+    metrics.update_predicted(torch.tensor(predicted), torch.tensor(target))
+    assert metrics.spectral_norm() == close(spectral_oracle(metrics, counts), rel=1e-12, abs=0)
+
+
+def test_the_spectral_norm_of_hundreds_of_nearly_equal_confusions():
+    """Every class is taken for the next one, so the singular values are the weights: too close for a search."""
+    classes = 800
+    counts = (1e7 * np.exp(-5 * np.arange(classes) / classes)).astype(int)
+    metrics = Metrics(counts)
+    metrics.update_predicted((torch.arange(classes) + 1) % classes, torch.arange(classes))
+    assert metrics.spectral_norm() == close((counts.min() / counts.sum() + 0.2) ** -0.5, rel=1e-12, abs=0)
+
+
 def test_computing_changes_no_state():
     metrics = measured(*CASES["all classes"])
     before = {name: value.clone() for name, value in metrics.state_dict().items()}

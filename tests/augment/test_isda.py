@@ -1,5 +1,5 @@
-"""ISDA: shifted logits against the formula written as loops, the bound by quadrature, and the look-ahead gradient of the
-covariances against autograd and finite differences."""
+"""ISDA: shifted logits against the formula written as loops, the bound by quadrature, and the gradient of the
+covariances one step ahead against autograd and finite differences."""
 
 import numpy as np
 import pytest
@@ -205,16 +205,18 @@ def test_what_is_kept_for_the_backward_pass_is_small():
 class Given:
     """A backbone that stays: its features are given."""
 
+    logits = None
+
     def __init__(self, features):
         self.features = features
 
-    def step(self, slope, lr):
+    def step(self, slope, weight, lr):
         pass
 
     def meta(self, images):
         return images
 
-    def turned(self, slope):
+    def turned(self, slope, weight):
         return None
 
 
@@ -238,7 +240,7 @@ def look(
 
 
 def meta_loss(weight, bias, features, labels, cov, strength, lr, shares, margin, meta):
-    """The whole of it from the formulas, with loops, so that autograd can differentiate it. ``cov`` is of all classes."""
+    """The whole of it from the formulas, with loops, for autograd to differentiate. ``cov`` is of all classes."""
     weight, bias = weight.detach().requires_grad_(), bias.detach().requires_grad_()
     raised = by_loops(features @ weight.T + bias, weight, labels, cov, strength)
     raised = raised - F.one_hot(labels, len(weight)) * margin

@@ -14,7 +14,8 @@ from spectail.cli.main import main
 from spectail.report.analysis import analyse
 from spectail.report.comparison import compare
 from spectail.report.page import write_report
-from spectail.report.predictions import make_predictions, read_predictions
+from spectail.report.prediction_files import read_predictions
+from spectail.report.predictions import make_predictions
 from spectail.report.run_record import read_run
 
 CANVAS = "#matrix canvas"

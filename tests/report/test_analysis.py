@@ -10,10 +10,11 @@ import torch
 
 from spectail.functional import class_weights
 from spectail.functional import confusion as hard_confusion
+from spectail.leading import leading
 from spectail.metrics import Metrics, wilson_interval
 from spectail.report import analyse, make_predictions, summary
 from spectail.report import analysis as module
-from spectail.report.statistics import Pairs, leading, mean_interval, wilson
+from spectail.report.statistics import Pairs, mean_interval, wilson
 
 
 def sample(classes=12, count=400, present=None, seed=0, skill=1.5):

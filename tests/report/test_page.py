@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from spectail.report import page
+from spectail.report import page, payload
 from spectail.report.analysis import analyse
 from spectail.report.comparison import compare
 from spectail.report.figures import cluster_order
@@ -155,7 +155,7 @@ def test_the_embedded_matrix_is_the_whole_one(tmp_path):
 
 
 def test_very_many_cells_keep_the_largest(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "CELLS", 20)
+    monkeypatch.setattr(payload, "CELLS", 20)
     _, _, read = written(tmp_path / "report.html", random_predictions(30, 2000))
     confusion = read.data["runs"][0]["confusion"]
     assert len(confusion["counts"]) == 20

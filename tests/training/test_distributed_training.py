@@ -168,9 +168,10 @@ def test_torchrun_command_line(tmp_path, shared_cache):
 
 
 def test_accelerate_launch(tmp_path, shared_cache):
-    """With --cpu Accelerate starts several processes only under MPI; as for GPUs it does, and --device cpu does the rest."""
+    """With --cpu Accelerate starts several processes only under MPI; as for GPUs it does, whatever the device is."""
     done = subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+         "--num_machines", "1",
          "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
          "--epochs", "1", "--quiet", "--output", str(tmp_path / "run")],
         env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1"},

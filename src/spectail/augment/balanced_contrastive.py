@@ -23,14 +23,15 @@ def balanced_contrastive(views: Tensor, labels: Tensor, embeddings: Tensor, temp
         >>> balanced_contrastive(views, torch.tensor([0, 1, 0, 1]), embeddings, 0.5)
         tensor(0.4902)
     """
-    classes = torch.cat([labels, torch.arange(len(embeddings), device=labels.device)])
-    similarity = views @ torch.cat([views, embeddings]).T / temperature
-    itself = torch.zeros_like(similarity, dtype=torch.bool)
-    itself.fill_diagonal_(True)
-    same = (labels[:, None] == classes) & ~itself
-    count = classes.bincount(minlength=len(embeddings))[classes]
-    divisor = count[None] - (labels[:, None] == classes).long()  # the anchor itself is not a candidate
-    weighted = similarity - divisor.clamp_min(1).to(similarity).log()
-    denominator = weighted.masked_fill(itself, -torch.inf).logsumexp(1)
-    positive = similarity.where(same, 0).sum(1) / same.sum(1)
-    return (denominator - positive).mean()
+    with torch.autocast(views.device.type, enabled=False):  # sums of exponentials need the digits
+        classes = torch.cat([labels, torch.arange(len(embeddings), device=labels.device)])
+        similarity = views @ torch.cat([views, embeddings]).T / temperature
+        itself = torch.zeros_like(similarity, dtype=torch.bool)
+        itself.fill_diagonal_(True)
+        same = (labels[:, None] == classes) & ~itself
+        count = classes.bincount(minlength=len(embeddings))[classes]
+        divisor = count[None] - (labels[:, None] == classes).long()  # the anchor itself is not a candidate
+        weighted = similarity - divisor.clamp_min(1).to(similarity).log()
+        denominator = weighted.masked_fill(itself, -torch.inf).logsumexp(1)
+        positive = similarity.where(same, 0).sum(1) / same.sum(1)
+        return (denominator - positive).mean()

@@ -146,19 +146,21 @@ def cov_slope(
 
 class Virtual(Protocol):
     """A backbone in the step ahead. It gives the ``features`` of the batch, may make the step too, and gives the
-    features of the meta batch after it."""
+    features of the meta batch after it. A slope in the features is ``slope @ weight`` of the head."""
 
     features: Tensor
+    logits: Tensor | None
+    """Of the batch, if they are known."""
 
-    def step(self, slope: Tensor, lr: float) -> None:
-        """Make the step, given the slope of the augmented loss in the features."""
+    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
+        """Make the step, given the slope of the augmented loss in the logits."""
 
     def meta(self, images: Any) -> Tensor:
         """Features after the step."""
 
-    def turned(self, slope: Tensor) -> Tensor | None:
-        """Derivative of the features of the batch along v, given the slope of the meta loss in its features; None for
-        a backbone that stays."""
+    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
+        """Derivative of the features of the batch along v, given the slope of the meta loss in its logits; None for a
+        backbone that stays."""
 
 
 @torch.no_grad()
@@ -193,7 +195,8 @@ def covariance_gradient(
     weight, bias = head.weight.detach().to(features), head.bias.detach().to(features)
     chosen = labels[:, None]
     # the step ahead
-    logits = F.linear(features, weight, bias) + strength / 2 * forms_along(weight, None, classes, cov)[place]
+    logits = F.linear(features, weight, bias) if backbone.logits is None else backbone.logits
+    logits = logits + strength / 2 * forms_along(weight, None, classes, cov)[place]
     shares = shares[:, None]
     p = logits.scatter_add_(1, chosen, -margin.to(logits)[chosen]).softmax(1)
     slope = (shares * p).scatter_add_(1, chosen, -shares)
@@ -201,7 +204,7 @@ def covariance_gradient(
     move = slope.T @ features + strength / 2 * weight_slope(weight, classes, cov, by_class)
     move, move_bias = summed(move), summed(slope.sum(0))
     with torch.enable_grad():
-        backbone.step(slope @ weight, lr)
+        backbone.step(slope, weight, lr)
     # the meta loss there, and v
     after, meta_weight = backbone.meta(images), weight - lr * move
     log_p = F.linear(after, meta_weight, bias - lr * move_bias).log_softmax(1)
@@ -209,7 +212,7 @@ def covariance_gradient(
     meta_slope = log_p.exp_().scatter_add_(1, meta_labels[:, None], -torch.ones_like(log_p[:, :1])) / meta_total
     turn, turn_bias = summed(meta_slope.T @ after), summed(meta_slope.sum(0))
     with torch.enable_grad():
-        turned = backbone.turned(meta_slope @ meta_weight)
+        turned = backbone.turned(meta_slope, meta_weight)
     # along v: of the augmented logits, of the softmax, of the gradient with respect to the covariances
     along = F.linear(features, turn, turn_bias) + strength / 2 * forms_along(weight, turn, classes, cov)[place]
     if turned is not None:

@@ -1,4 +1,4 @@
-"""Mixing batches: mixup, CutMix and its box. Every random quantity is an argument; ``draws`` gives them."""
+"""Mixing batches: mixup, CutMix and its box. Every random quantity is an argument; ``Draws`` gives them."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ def paste(background: Tensor, foreground: Tensor, box: Box) -> Tensor:
 
 def mixup(images: Tensor, partners: Tensor, lam: float) -> Tensor:
     """lam * images + (1 - lam) * partners."""
+    if images.shape != partners.shape:
+        raise ValueError(f"mixup needs batches of one shape; got {tuple(images.shape)} and {tuple(partners.shape)}.")
     return torch.lerp(partners, images, lam)
 
 

@@ -30,6 +30,6 @@ def rectify(labels: Tensor, distances: Tensor, counts: Tensor, omega: float, top
     nearness = nearness.where(nearness >= least, 0)
     nearness = nearness / nearness.sum(1, keepdim=True)
     counts = counts.to(labels)
-    total = counts.log().sum().clamp_min(torch.finfo(labels.dtype).tiny)  # 0 if every class has one image
+    total = counts.clamp_min(1).log().sum().clamp_min(torch.finfo(labels.dtype).tiny)  # 0 if all classes have one image
     weight = (omega * (labels @ counts).clamp_min(1).log() / total).clamp(0, 1)[:, None]
     return weight * nearness.to(labels) + (1 - weight) * labels

@@ -24,8 +24,8 @@ def remix_share(
     """
     one, two = counts[first], counts[second]
     share = torch.full(first.shape, lam, dtype=torch.get_default_dtype(), device=first.device)
-    if lam < tau:
-        share = share.masked_fill(one >= kappa * two, 0.0)
     if 1 - lam < tau:
         share = share.masked_fill(kappa * one <= two, 1.0)
+    if lam < tau:  # comes first in the rule, so it wins where both hold
+        share = share.masked_fill(one >= kappa * two, 0.0)
     return share

@@ -13,7 +13,7 @@ import tyro
 from ..data.storage import whole_file, write_json
 from ..report.analysis import TOP, Analysis, analyse, summary
 from ..report.comparison import Comparison, compare, comparison_summary
-from ..report.predictions import read_predictions
+from ..report.prediction_files import read_predictions
 from ..report.tables import csv_text, latex, markdown
 from .console import make_console
 

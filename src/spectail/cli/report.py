@@ -13,7 +13,7 @@ from ..report import curves
 from ..report.analysis import analyse
 from ..report.comparison import compare
 from ..report.page import write_report
-from ..report.predictions import read_predictions
+from ..report.prediction_files import read_predictions
 from ..report.run_record import RunRecord, read_run, run_names
 from .console import make_console
 

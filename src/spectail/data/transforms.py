@@ -174,7 +174,8 @@ def contrastive_views(base: Preset) -> list[Callable[[Any], Tensor]]:
     names = {"cifar": ("cifar-auto", "cifar-sim"), "tiny": ("cifar-auto", "cifar-sim")}.get(
         family, ("imagenet-strong", "imagenet-sim") if family in ("imagenet", "inat", "vit") else (base.name, base.name)
     )
-    strong, weak = (preset(name, size=base.size, mean=base.mean, std=base.std).train for name in names)
+    same = {"size": base.size, "mean": base.mean, "std": base.std, "interpolation": base.interpolation}
+    strong, weak = (preset(name, **same).train for name in names)  # type: ignore[arg-type]
     return [strong, weak, weak]
 
 

@@ -137,8 +137,8 @@ class Method(nn.Module):
     options_type: ClassVar[type[Options]] = LossOptions
     head: ClassVar[str | None] = None
     """The kind of head it needs; None for any."""
-    needs_images: ClassVar[bool] = False
-    """True for methods that cannot work on frozen features."""
+    needs_images: bool = False
+    """True for methods that cannot work on frozen features; may follow the options."""
     whole_batch: bool = False
     """True for a loss of the global batch that cannot be split into samples; the loss then sees to the ranks itself."""
     adjusts: ClassVar[bool] = False

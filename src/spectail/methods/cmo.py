@@ -32,6 +32,7 @@ class CMOOptions(BaseLossOptions):
         super().check()
         within("probability", self.probability, 0, 1)
         within("mix-alpha", self.mix_alpha, 0, open_low=True)
+        within("foreground-exponent", self.foreground_exponent, -10, 10)
         within("plain-first", self.plain_first, 0)
         within("plain-last", self.plain_last, 0)
 
@@ -70,8 +71,9 @@ class CMO(OnBaseLoss):
         front = batches["foreground"]
         size = len(batch.labels)
         box = draws.box(draws.lam(options.mix_alpha), *batch.images.shape[-2:])
+        images = paste(batch.images, front.images[:size], box)
         target = MixedTarget(batch.labels, front.labels[:size], box.share)
-        logits = model(paste(batch.images, front.images[:size], box))
+        logits = model(images)
         return Outcome(self.cost(logits, target), logits, target)
 
 
@@ -85,4 +87,4 @@ def window(epochs: int, first: int, last: int) -> tuple[int, int]:
     if epochs >= first + last + 2:
         return first, epochs - last
     start = min(first, 1) if epochs > 1 else 0
-    return start, epochs - (min(last, 1) if epochs > 2 else 0)
+    return start, epochs - (min(last, 1) if epochs > start + 1 else 0)

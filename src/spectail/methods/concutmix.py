@@ -56,6 +56,11 @@ class ConCutMixOptions(Options):
         within("mix-alpha", self.mix_alpha, 0, open_low=True)
         within("temperature", self.temperature, 0, open_low=True)
         within("rectify-from", self.rectify_from, 0, 1)
+        within("tau", self.tau, 0)
+        within("class-weight", self.class_weight, 0)
+        within("contrast-weight", self.contrast_weight, 0)
+        if self.omega is not None:
+            within("omega", self.omega, 0)
         within("width", self.width, 1)
         within("top", self.top, 1)
 
@@ -63,7 +68,7 @@ class ConCutMixOptions(Options):
 class ConCutMix(Method):
     about = About(
         "augmentation, contrastive, head",
-        "ECCV 2024",
+        "arXiv 2024",
         "counts, cosine head, three views, second sampler, images",
         "about three times a step (lite: none)",
         "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",

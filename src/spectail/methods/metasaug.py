@@ -42,7 +42,7 @@ class MetaSAugOptions(TwoStageOptions):
     covariance: Literal["auto", "full", "diagonal"] = "auto"
     """auto: diagonal for 1,000 classes or 384 features and more."""
     virtual: Literal["head", "all"] = "head"
-    """What the step ahead moves: the head, or the whole network (about three times the cost of a step)."""
+    """What the step ahead moves: the head, or the whole network (about five times the cost of a step)."""
     virtual_lr: float | None = None
     """Rate of the step ahead. Default: the current learning rate, which is too small to matter under AdamW."""
     beta: float = 0.9999
@@ -67,10 +67,10 @@ class MetaSAugOptions(TwoStageOptions):
 
 class MetaSAug(TwoStage):
     about = About(
-        "augmentation of features, schedule",
+        "feature augmentation, schedule",
         "CVPR 2021",
         "counts, linear head, class-balanced meta data (drawn from train)",
-        "from its start on: one more forward pass; with --virtual all about three times a step",
+        "from its start on: 1.5 times a step; with --virtual all about 5 times",
         "step ahead on the head only (--virtual all is the authors'); meta data from the training set",
     )
     options_type = MetaSAugOptions
@@ -167,7 +167,7 @@ class MetaSAug(TwoStage):
         features, logits = model(batch.images, features=True)
         strength = self._own().strength * step.epoch / step.epochs
         moving = self._own().virtual == "all" and any(weight.requires_grad for weight in model.backbone.parameters())
-        backbone = Moving(model.backbone, batch.images) if moving else Still(model.backbone, features)
+        backbone = Moving(model.backbone, batch.images) if moving else Still(model.backbone, features, logits)
         meta = self._meta(batches["meta"], step)
         _, classes, place = present(batch.labels, len(self.counts))
         with torch.autocast(logits.device.type, enabled=False):
@@ -219,6 +219,7 @@ class _Backbone:
     """Runs a backbone without a trace: with other weights if asked, and on copies of its running statistics."""
 
     features: Tensor
+    logits: Tensor | None = None
 
     def __init__(self, backbone: nn.Module, device: str) -> None:
         self.backbone = backbone
@@ -232,20 +233,22 @@ class _Backbone:
 
 
 class Still(_Backbone):
-    """A backbone that the step ahead leaves where it is. ``features`` of the batch are those of the real pass."""
+    """A backbone that the step ahead leaves where it is. Features and logits of the batch are those of the real
+    pass, unless these were rounded."""
 
-    def __init__(self, backbone: nn.Module, features: Tensor) -> None:
+    def __init__(self, backbone: nn.Module, features: Tensor, logits: Tensor) -> None:
         super().__init__(backbone, features.device.type)
         self.features = features.detach() if features.dtype == torch.float64 else features.detach().float()
+        self.logits = logits.detach() if logits.dtype == self.features.dtype else None
 
-    def step(self, slope: Tensor, lr: float) -> None:
+    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
         """Nothing moves."""
 
     @torch.no_grad()
     def meta(self, images: Any) -> Tensor:
         return self.run(images)
 
-    def turned(self, slope: Tensor) -> Tensor | None:
+    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
         return None
 
 
@@ -260,9 +263,9 @@ class Moving(_Backbone):
             self.found = self.run(images, self.weights)
         self.features = self.found.detach()
 
-    def step(self, slope: Tensor, lr: float) -> None:
+    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
         # the gradient is linear in this slope, and differentiating along v by it gives the derivative of the features
-        self.slope = slope.requires_grad_()
+        self.slope = (slope @ weight).requires_grad_()
         values = list(self.weights.values())
         self.gradients = torch.autograd.grad(
             self.found, values, self.slope, create_graph=True, allow_unused=True, materialize_grads=True
@@ -278,9 +281,9 @@ class Moving(_Backbone):
             self.found = self.run(images, self.ahead)
         return self.found.detach()
 
-    def turned(self, slope: Tensor) -> Tensor | None:
+    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
         values = list(self.ahead.values())
-        found = torch.autograd.grad(self.found, values, slope, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(self.found, values, slope @ weight, allow_unused=True, materialize_grads=True)
         pairs = [(g, v) for g, v in zip(self.gradients, all_summed(list(found)), strict=True) if g.requires_grad]
         if not pairs:
             return None

@@ -56,7 +56,7 @@ class SAFA(Method):
         "feature augmentation, schedule",
         "ECCV 2022, reconstructed",
         "counts",
-        "below 3 % of a ResNet-32 step",
+        "below 1 % of a ResNet-32 step",
         "a reconstruction: no code was released; form of the networks, weights of the losses and schedule are ours",
     )
     options_type = SAFAOptions

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analysis import Analysis, analyse, summary
     from .comparison import Comparison, compare
-    from .predictions import Predictions, make_predictions, read_predictions
+    from .prediction_files import read_predictions
+    from .predictions import Predictions, make_predictions
 
 __all__ = [
     "Analysis",
@@ -26,7 +27,7 @@ _HOMES = {
     "analyse": "analysis",
     "compare": "comparison",
     "make_predictions": "predictions",
-    "read_predictions": "predictions",
+    "read_predictions": "prediction_files",
     "summary": "analysis",
 }
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..counts import CONVENTIONS, ClassCounts
 from ..functional import class_weights
+from ..leading import leading
 from ..metrics import BINS, Metrics
 from .predictions import BLOCK, Predictions
-from .statistics import Pairs, leading, mean_interval, wilson
+from .statistics import Pairs, mean_interval, wilson
 
 DENSE = 2_000  # most classes for which the whole confusion matrix is kept
 TOP = 50
@@ -136,8 +137,7 @@ class _Figures(Metrics):
             super().__init__(known, convention if counts is not None else "count")
         self.bins = torch.zeros(3, BINS, dtype=torch.float64)
         self.sums = torch.zeros(2, dtype=torch.float64)
-        del self.confusion
-        self.confusion = _Matrix(pairs)  # type: ignore[assignment]
+        self.pairs = pairs
         self.norm = 0.0 if spectrum is None else float(spectrum.singular_values[0])
         if predictions.logits is not None:
             rows = max(BLOCK // pairs.size, 1)
@@ -148,6 +148,10 @@ class _Figures(Metrics):
 
     def update_predicted(self, predicted: torch.Tensor, target: torch.Tensor) -> None:
         """The pairs are counted already."""
+
+    def cells(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        pairs = self.pairs
+        return torch.from_numpy(pairs.predicted), torch.from_numpy(pairs.true), torch.from_numpy(pairs.count)
 
     def spectral_norm(self, r0: float = 0.2) -> float:
         return self.norm
@@ -171,25 +175,6 @@ class _Figures(Metrics):
             "mean_confidence": 100 * float(confidence.sum() / samples.sum()),
             "accuracy": 100 * float(right.sum() / samples.sum()),
         }
-
-
-class _Matrix:
-    """Counted pairs where :class:`~spectail.metrics.Metrics` expects its matrix: diagonal and sums are all it takes."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        self.pairs = pairs
-
-    def cpu(self) -> _Matrix:
-        return self
-
-    def long(self) -> _Matrix:
-        return self
-
-    def diagonal(self) -> torch.Tensor:
-        return torch.from_numpy(self.pairs.right)
-
-    def sum(self, dim: int) -> torch.Tensor:
-        return torch.from_numpy(self.pairs.named if dim else self.pairs.total)
 
 
 def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:

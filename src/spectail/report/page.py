@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import csv
-import gzip
 import hashlib
-import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,27 +14,15 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..data.storage import whole_file
-from .analysis import Analysis, summary
-from .comparison import Comparison, comparison_summary
-from .figures import (
-    SERIES,
-    VARIABLES,
-    cluster_order,
-    gap_bars,
-    matrix_cells,
-    reliability,
-    singular_values,
-    training_curves,
-)
-from .statistics import Pairs
-from .tables import csv_text, latex, markdown
+from .analysis import Analysis
+from .comparison import Comparison
+from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
+from .payload import DETAILED, download_files, hidden_cells, payload
 
 if TYPE_CHECKING:
     from .run_record import RunRecord
 
 SCRIPTS = ("base.js", "scatter.js", "matrix.js", "table.js", "downloads.js")
-DETAILED = 6  # runs shown in full; more would make a page nobody scrolls through
-CELLS = 250_000  # of a confusion matrix that are drawn
 WORST_SHOWN = 8
 GROUPS = {"head": "Frequent (head)", "medium": "Medium", "tail": "Rare (tail)"}
 SECTIONS = {
@@ -113,7 +97,7 @@ def _render(analyses: list[Analysis], comparison: Comparison | None, runs: list[
     assert loader is not None
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
     script = "\n".join(scripts)
-    files = _files(analyses, comparison)
+    files = download_files(analyses, comparison)
     titles = [analysis.predictions.name for analysis in analyses]
     owners: dict[Any, RunRecord] = {}  # runs on the same data load it once
     images = {at: owners.setdefault((run.config.data, run.manifest.identity), run) for at, run in enumerate(runs)}
@@ -122,7 +106,7 @@ def _render(analyses: list[Analysis], comparison: Comparison | None, runs: list[
         "script": Markup(script),
         # only this script may run, whatever a name tries
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "payload": _payload(analyses, files),
+        "payload": payload(analyses, files),
         "files": [(name, title) for name, (title, _) in files.items()],
         "version": __version__,
         "title": _title(analyses),
@@ -169,7 +153,7 @@ def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[in
         "missing": missing,
         "mistakes": mistakes,
         "ten": _ten(analysis, view),
-        "hidden": max(int(np.count_nonzero(analysis.confusion)) - CELLS, 0) if analysis.confusion is not None else 0,
+        "hidden": hidden_cells(analysis),
         "most_energy": float(spectrum.energy.max()) if spectrum is not None else 1.0,
         "rest_energy": 100 - float(spectrum.energy[spectrum.top_true].sum()) if spectrum is not None else 0.0,
         "most_left": float(spectrum.left.max()) ** 2 if spectrum is not None else 1.0,
@@ -241,36 +225,6 @@ def _figures(analyses: list[Analysis], runs: list[RunRecord]) -> list[dict[str, 
     return rows
 
 
-def _files(analyses: list[Analysis], comparison: Comparison | None) -> dict[str, tuple[str, str]]:
-    """What can be downloaded: name of the file, what it is, and its text."""
-    numbers: dict[str, Any] = {"spectail": __version__, "analyses": [summary(analysis) for analysis in analyses]}
-    if comparison is not None:
-        numbers["comparison"] = comparison_summary(comparison)
-    return {
-        "classes.csv": ("Every class (CSV)", csv_text(analyses)),
-        "confusions.csv": ("Every confusion (CSV)", _confusions(analyses)),
-        "tables.md": ("Tables (Markdown)", markdown(analyses, comparison)),
-        "tables.tex": ("Tables (LaTeX)", latex(analyses, comparison)),
-        "report.json": ("All numbers (JSON)", json.dumps(numbers, ensure_ascii=False)),
-    }
-
-
-def _confusions(analyses: list[Analysis]) -> str:
-    """One line per pair of classes that is confused at least once."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("predictions", "true", "predicted", "true_class", "predicted_class", "count"))
-    for analysis in analyses:
-        found = analysis.predictions
-        wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
-        for true, predicted, count in zip(
-            wrong.true.tolist(), wrong.predicted.tolist(), wrong.count.tolist(), strict=True
-        ):
-            names = found.class_names[true], found.class_names[predicted]
-            writer.writerow((found.name, true, predicted, *names, count))
-    return file.getvalue()
-
-
 def _ten(analysis: Analysis, view: list[int]) -> dict[str, Any]:
     """The small confusion matrix in percent of each true class, rows predicted, and what went to all other classes."""
     labels, predicted = analysis.predictions.labels, analysis.predictions.predicted
@@ -304,49 +258,5 @@ def _gap(analyses: list[Analysis], runs: list[RunRecord]) -> Any:
     return {"rows": rows, "drawings": drawings}
 
 
-def _payload(analyses: list[Analysis], files: dict[str, tuple[str, str]]) -> Markup:
-    """All numbers for the scripts of the page, as JSON that cannot end its element."""
-    content = {
-        "classes": analyses[0].predictions.class_names,
-        "runs": [_run_data(analysis, whole=place < DETAILED) for place, analysis in enumerate(analyses)],
-        "files": {name: _packed(text) for name, (_, text) in files.items()},
-    }
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
-
-
-def _run_data(analysis: Analysis, *, whole: bool) -> dict[str, Any]:
-    entries = analysis.per_class
-    counted = analysis.predictions.class_counts is not None
-    taken = [entry["taken_for"] for entry in entries]
-    return {
-        "name": analysis.predictions.name,
-        "train": [entry["train_count"] for entry in entries] if counted else None,
-        "group": [entry["group"] for entry in entries] if counted else None,
-        "test": [entry["test_count"] for entry in entries],
-        **{key: [_rounded(entry[key]) for entry in entries] for key in ("accuracy", "low", "high", "precision")},
-        "taken": [[most[0].predicted, most[0].count] if most else None for most in taken],
-        "confusion": matrix_cells(analysis.confusion, CELLS) if whole and analysis.confusion is not None else None,
-        "orders": _orders(analysis) if whole and analysis.confusion is not None else None,
-    }
-
-
-def _orders(analysis: Analysis) -> dict[str, list[int]]:
-    assert analysis.confusion is not None
-    counts = analysis.predictions.class_counts
-    orders = {"cluster": cluster_order(analysis.confusion), "label": list(range(analysis.predictions.num_classes))}
-    return ({"count": np.argsort(-counts, kind="stable").tolist()} if counts is not None else {}) | orders
-
-
-def _packed(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode("ascii")
-
-
 def _decimal(value: float | None, digits: int = 1) -> str:
     return "n/a" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # never -0.0
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)  # shown with one decimal: rounding twice must not show

@@ -67,6 +67,8 @@ class Trainer:
         self.pieces = make_pieces(config, reporter)
         self.accelerator = self.pieces.accelerator
         self.method = self.pieces.method
+        for text in self.method.disclosures().values():
+            reporter.start(f"note: {text}")
         self.counts = self.pieces.splits["train"].counts
         self.regulariser = make_regulariser(config, self.counts, self.pieces.entry)
         self.generator = torch.Generator().manual_seed(config.seed)

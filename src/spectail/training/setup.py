@@ -73,10 +73,10 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     reporter.start(f"{data.manifest.dataset}: {len(data.train):,} training images of {len(data.counts):,} classes, "
                    f"identity {data.manifest.identity}")  # fmt: skip
     method_type = entry.load()
-    if config.probe and method_type.needs_images:
-        raise ValueError(f"{config.method} works on images and cannot be used in probe mode.")
     torch.manual_seed(config.seed)
     method = method_type(data.counts, config.options, epochs=config.optim.epochs)
+    if config.probe and method.needs_images:
+        raise ValueError(f"{config.method} works on images and cannot be used in probe mode.")
     transforms = make_preset(config, data.transform)
     size = transforms.size if config.model.img_size is None else config.model.img_size
     new_head = partial(method.make_head, head_kind(config, method))
