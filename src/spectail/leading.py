@@ -21,7 +21,7 @@ def leading(
     A block Krylov search with restarts: every step multiplies a block of vectors by A and A^T, so multiple and close
     values are found as well as single ones. Where hundreds of values are nearly equal, as those of a permutation, all
     eigenvalues of A^T A are computed instead; with more than 3,000 columns in use that would take minutes, and the
-    largest value stays as the search left it, right to about eight digits.
+    largest value stays as the search left it, right to about seven digits.
 
     Where the largest value is multiple, the direction is the part of the all-ones vector in its space: it is
     non-negative and does not depend on rounding.
