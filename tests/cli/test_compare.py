@@ -56,7 +56,8 @@ def test_two_methods_two_seeds(inside, capsys, tmp_path):
     assert [run["car"]["preset"] for run in table["ce+car/classwise"]] == ["classwise"] * 2
     assert len({run["identity"] for runs in table.values() for run in runs}) == 1
     folders = {path.name for path in (tmp_path / "all").iterdir()}
-    assert folders == {"ce-seed0", "ce-seed1", "ce+car-classwise-seed0", "ce+car-classwise-seed1", "compare.json"}
+    runs = {"ce-seed0", "ce-seed1", "ce+car-classwise-seed0", "ce+car-classwise-seed1"}
+    assert folders == runs | {"compare.json", "report.html"}
 
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("step-*")}
     assert len(inside) == 4

@@ -39,5 +39,8 @@ def run(arguments: list[str]) -> None:
     if "--no-report" not in own:
         from .report import report_or_say  # noqa: PLC0415 - matplotlib is slow to import, and a run may not need it
 
-        path = config.output / "report.html"
-        report_or_say([config.output], path, lambda text: console.print(text, soft_wrap=True))
+        def say(text: str) -> None:
+            if "--json" not in own:
+                console.print(text, soft_wrap=True)
+
+        report_or_say([config.output], config.output / "report.html", say)
