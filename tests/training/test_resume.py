@@ -262,3 +262,13 @@ def test_signal_in_an_epoch_resumes_bit_for_bit(which, tmp_path):
         assert_same(tmp_path / "whole", config.output)
     assert signal.getsignal(which) is before
     assert results(tmp_path / "whole")["phases"] == {"train": 10}
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4, 7, 8])
+def test_a_second_stream_that_wraps_inside_an_epoch(steps, tmp_path):
+    """Meta batches come round faster than the epoch: their place is not that of the main stream."""
+    changes = {"method": "metasaug", "options": {"start": 0.0, "meta_batch_size": 48}, "optim__epochs": 2}
+    train(settings(tmp_path / "whole", **changes))
+    cut = settings(tmp_path / "cut", checkpoint_every=1, **changes)
+    stopped_and_resumed(cut, StopAt(steps=steps))
+    assert_same(tmp_path / "whole", cut.output)

@@ -145,6 +145,10 @@ class Loader:
         """Go to the beginning of an epoch; in the epoch that a state was loaded into, to the place it says."""
         self._go(epoch, self._start if epoch == self.epoch else 0)
 
+    def rewind(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, wherever the loader is."""
+        self._go(epoch, 0)
+
     def state_dict(self) -> dict[str, Any]:
         """Epoch, images of it handed over on all ranks, and what the order depends on; fit for JSON."""
         order = None if self.sampler is None else self.sampler.state_dict(consumed=0)["settings"]

@@ -105,8 +105,10 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> None:
         run, step = self.stage, self.stage.step
-        for loader in run.loaders.values():
-            loader.set_epoch(epoch)
+        run.main.set_epoch(epoch)
+        if run.main.position == 0:  # in the middle of an epoch the other streams go on where they were
+            for loader in run.loaders.values():
+                loader.rewind(epoch)
         step.epoch = epoch
         if run.main.position == 0:
             run.sums, run.counted = {}, {}
