@@ -101,23 +101,32 @@ def measure(model: str, pairs: int, folder: Path) -> dict[str, Any]:
 
     steps |= {name: of(trainer) for name, trainer in trainers.items()}
     batches = [batch for batch in first.stage.main if len(batch.labels) == 128]
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for place in range(pairs + 5):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step(batches[place % len(batches)])
-            if place >= 5:
-                times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    entry: dict[str, Any] = {"pairs": pairs, "median_ms": {name: 1e3 * value for name, value in medians.items()}}
+    entry: dict[str, Any] = {"pairs": pairs}
     for name in ENGINES:
         other = "by hand" if name == "engine" else "engine"
-        gaps = [a - b for a, b in zip(times[name], times[other], strict=True)]
+        times = _pairs(steps[other], steps[name], batches, pairs)
+        gaps = [b - a for a, b in times]
+        usual = statistics.median(a for a, _ in times)
         entry[f"{name} over {other}"] = {
             "microseconds": 1e6 * statistics.median(gaps),
-            "share": statistics.median(gaps) / medians[other],
+            "share": statistics.median(gaps) / usual,
+            "median_ms": [1e3 * usual, 1e3 * statistics.median(b for _, b in times)],
         }
     return entry
+
+
+def _pairs(
+    first: Callable[[Batch], None], second: Callable[[Batch], None], batches: list[Batch], pairs: int
+) -> list[tuple[float, float]]:
+    """Seconds of the two steps on the same batches, in turns."""
+    times = []
+    for place in range(pairs + 5):
+        batch, marks = batches[place % len(batches)], [time.perf_counter()]
+        for step in (first, second):
+            step(batch)
+            marks.append(time.perf_counter())
+        times.append((marks[1] - marks[0], marks[2] - marks[1]))
+    return times[5:]
 
 
 def main() -> None:

@@ -183,6 +183,7 @@ def test_the_settings_of_each_recipe():
     expected = {
         "cifar": ["padding=[4, 4, 4, 4]"],
         "cifar-strong": ["padding=[4, 4, 4, 4]", "fill=128, policy=AutoAugmentPolicy.CIFAR10", "Cutout(hole=16)"],
+        "cifar-auto": ["padding=[4, 4, 4, 4]", "fill=128, policy=AutoAugmentPolicy.CIFAR10"],
         "cifar-sim": ["scale=(0.2, 1.0)", some, "Grayscale(p=0.2)", "kernel_size=(13, 13), sigma=[0.1, 2.0]"],
         "tiny": ["padding=[8, 8, 8, 8]"],
         "imagenet": ["scale=(0.08, 1.0)", weak],
@@ -319,7 +320,11 @@ def test_views_are_independent_draws():
 def test_batch_path_is_the_same_recipe():
     batchable = {name for name in PRESETS if preset(name).batch_train}
     assert batchable == {"cifar", "tiny", "glyphs"}
-    assert {name for name in PRESETS if preset(name).batch_test} == batchable | {"cifar-strong", "cifar-sim"}
+    assert {name for name in PRESETS if preset(name).batch_test} == batchable | {
+        "cifar-strong",
+        "cifar-auto",
+        "cifar-sim",
+    }
     for name in batchable:
         made = preset(name)
         size, pad = made.size, made.batch_train.pad

@@ -89,21 +89,22 @@ class LabelLoss(WeightedLoss):
             total, weights, samples = (mass * costs).sum(), mass.sum(), costs.new_tensor(len(costs))
             return self._ratio(total, samples if weight is None else weights, samples)
         if isinstance(target, Tensor):
-            labels, shares = [target.long()], None  # before comparing: a byte would wrap -100 round to 156
-        else:
-            labels, shares = [target.a.long(), target.b.long()], [target.share.to(costs), 1 - target.share.to(costs)]
-        kept = labels[0] != self.ignore_index
-        for label in labels[1:]:
-            kept = kept & (label != self.ignore_index)
-        total, weights, samples = costs.new_zeros(()), costs.new_zeros(()), costs.new_zeros(())
-        for place, label in enumerate(labels):
-            safe = label.where(kept, 0)
-            share = kept.to(costs.dtype) if shares is None else shares[place].where(kept, 0)
+            labels = target.long()  # before comparing: a byte would wrap -100 round to 156
+            kept = labels != self.ignore_index
+            safe, share = labels.where(kept, 0), kept.to(costs.dtype)
             weighted = share if weight is None else share * weight[safe]
+            samples = share.sum()
+            weights = samples if weight is None else weighted.sum()
+            return self._ratio(costs.gather(1, safe[:, None]).squeeze(1) @ weighted, weights, samples)
+        first, second, share = target.a.long(), target.b.long(), target.share.to(costs)
+        kept = (first != self.ignore_index) & (second != self.ignore_index)
+        total, weights, samples = costs.new_zeros(()), costs.new_zeros(()), kept.to(costs.dtype).sum()
+        for label, mass in ((first, share), (second, 1 - share)):
+            safe, part = label.where(kept, 0), mass.where(kept, 0)
+            weighted = part if weight is None else part * weight[safe]
             total = total + costs.gather(1, safe[:, None]).squeeze(1) @ weighted
-            samples = samples + share.sum()
-            weights = samples if weight is None else weights + weighted.sum()
-        return self._ratio(total, weights, samples)
+            weights = weights + weighted.sum()
+        return self._ratio(total, samples if weight is None else weights, samples)
 
     def _ratio(self, total: Tensor, weights: Tensor, samples: Tensor) -> Tensor:
         group = find_group("auto") if self.sync else None
