@@ -1,6 +1,11 @@
 """No test or doctest touches the user's cache: all of them share one that goes with the session."""
 
+import os
+
 import pytest
+
+# The tests of pages need Chromium and run only when asked for: make test-browser
+collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
 
 
 @pytest.fixture(autouse=True, scope="session")

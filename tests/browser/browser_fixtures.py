@@ -1,11 +1,9 @@
-"""Tests in a real browser. They need Chromium and run only when asked for: SPECTAIL_BROWSER=1 pytest tests/browser"""
+"""Chromium for the tests of pages."""
 
 import json
 import os
 
 import pytest
-
-collect_ignore_glob = [] if os.environ.get("SPECTAIL_BROWSER") else ["test_*.py"]
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
          "--disable-background-networking", "--disable-component-update", "--disable-sync",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from browser.browser_fixtures import browser  # noqa: F401 - a fixture
 from training.runs import FLAGS
 
 from spectail.cli.main import main

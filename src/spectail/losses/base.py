@@ -78,8 +78,14 @@ class LabelLoss(WeightedLoss):
     def forward(self, logits: Tensor, target: Target) -> Tensor:
         self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if not torch.is_autocast_enabled(logits.device.type):
+            return self._value(logits, target)
         with torch.autocast(logits.device.type, enabled=False):
-            return self._average(self.costs(logits if logits.dtype == torch.float64 else logits.float()), target)
+            return self._value(logits, target)
+
+    def _value(self, logits: Tensor, target: Target) -> Tensor:
+        return self._average(self.costs(logits), target)
 
     def _average(self, costs: Tensor, target: Target) -> Tensor:
         weight = self.class_weights()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from .base import LabelLoss
+from .base import LabelLoss, Target, or_one
 
 
 class CrossEntropyLoss(LabelLoss):
@@ -19,3 +20,10 @@ class CrossEntropyLoss(LabelLoss):
 
     def costs(self, logits: Tensor) -> Tensor:
         return -logits.log_softmax(1)
+
+    def _value(self, logits: Tensor, target: Target) -> Tensor:
+        if self.weight is not None or not isinstance(target, Tensor) or target.ndim != 1:
+            return super()._value(logits, target)
+        labels = target.long()  # the usual case in one operation
+        total = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="sum")
+        return total / or_one((labels != self.ignore_index).sum())

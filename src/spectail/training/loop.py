@@ -151,7 +151,7 @@ class Trainer:
                     if run.car.car.last is not None:
                         run.add("spectral_norm", run.car.car.last.spectral_norm, size)
                 self._watch(total, batches)
-                self.accelerator.backward(total)
+                run.backward(total)
         if run.optim.clip:
             self.accelerator.clip_grad_norm_(run.learner.parameters(), run.optim.clip)
         run.optimizer.step()

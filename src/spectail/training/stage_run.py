@@ -72,6 +72,7 @@ class StageRun:
         self.learner, prepared = self.accelerator.prepare(learner, optimizer)
         # Accelerate's wrapper looks for optional packages at every step; only loss scaling needs it here
         self.optimizer = prepared if self.accelerator.scaler is not None else optimizer
+        self.backward = self.accelerator.backward if self.accelerator.scaler is not None else torch.Tensor.backward
         self.step.optimizer = optimizer
 
     def current(self) -> Classifier:
