@@ -119,7 +119,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "model": {"model": "small-cnn"},
         "optim": {
-            "epochs": 16,
+            "epochs": 11,
             "batch_size": 64,
             "optimizer": "sgd",
             "lr": 0.1,
