@@ -2,7 +2,7 @@
 
 Both make their steps in turns through the engine's loop, one thread: cross entropy on a shuffled batch, and the second
 stage of BALMS with a class-level draw, the virtual step and the step of the sampling rates. Reported: the median of the
-ratios of the pairs.
+ratios of the pairs, in time of the processor, which other work on the machine disturbs least.
 
     python benchmarks/meta_sampler.py
 """
@@ -55,14 +55,14 @@ def measure(batch: int, width: int, classes: int, pairs: int) -> dict[str, Any]:
         streams: dict[str, Any] = {}
         for number in range(pairs + 5):
             for name, run in runs.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 found = next(streams[name], None) if name in streams else None
                 if found is None:  # an epoch has ended
                     streams[name] = run.stage.groups()
                     found = next(streams[name])
                 run._optimise(*found)
                 if number >= 5:
-                    times[name].append(time.perf_counter() - start)
+                    times[name].append(time.process_time() - start)
     ratios = [b / a for a, b in zip(times["ce"], times["balms"], strict=True)]
     return {
         "batch": batch, "features": width, "classes": classes, "pairs": pairs,

@@ -138,6 +138,26 @@ def _mixed_entries(target: MixedTarget, dtype: torch.dtype, mixed: str, ignore: 
     return Entries(both, label, torch.cat([share, rest]), partner)
 
 
+def class_indices(labels: object, who: str) -> Tensor:
+    """Labels that must be hard ones, as int64; ``who`` is named to those who bring others. Looks at no value.
+
+    Example:
+        >>> class_indices(torch.tensor([2, 0], dtype=torch.uint8), "remix")
+        tensor([2, 0])
+    """
+    if not isinstance(labels, Tensor):
+        found = f"a {type(labels).__name__}"
+    elif labels.ndim == 1 and not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool):
+        return labels.long()
+    else:
+        found = f"{labels.dtype} of shape {tuple(labels.shape)}"
+    take = "labels.long()" if isinstance(labels, Tensor) and labels.ndim == 1 else "labels.argmax(1)"
+    raise TypeError(
+        f"{who} needs hard labels, (N,) class indices of an integer type; got {found}; take {take}, or a method that "
+        "accepts soft labels, such as ce."
+    )
+
+
 def check_target(target: Target, samples: int, num_classes: int, ignore: int = -100) -> None:
     """Shapes and dtypes, which cost nothing to check."""
     if isinstance(target, MixedTarget):

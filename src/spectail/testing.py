@@ -9,12 +9,15 @@
 
 or ``python -m spectail.testing my_package.my_method:MyMethod``. A check trains on a handful of rendered characters with
 a network of two layers, which takes about a second, and raises AssertionError with a sentence if something is wrong.
+``check_two_processes`` is not among ``CHECKS``, as it starts processes, which takes longer; the command runs it too.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,6 +33,7 @@ from .methods.base import Method
 from .methods.registry import METHODS, find_method
 from .models.build import MODELS
 from .models.classifier import Classifier
+from .models.weights import read_weights
 from .training.config import TrainConfig
 from .training.config_io import from_dict
 from .training.loop import Trainer, train
@@ -91,23 +95,29 @@ def check_trains(method: str, folder: Path) -> None:
 
 
 def check_extreme_logits(method: str, folder: Path) -> None:
-    """Loss and gradients are finite with logits of about 100, in every stage."""
+    """Loss and gradients are finite with logits of about 100, at the start and at the end of every stage."""
     for place in range(len(begun(settings(method, folder / "count")).stages)):
         trainer = begun(settings(method, folder / f"stage{place}"), stage=place)
         stage = trainer.stage
-        trainer.method.begin_epoch(stage.step)
         model = trainer.pieces.model
         with torch.no_grad():
             factor = 100 / model(torch.rand(16, 3, 32, 32)).abs().max().clamp_min(1e-6)
             for parameter in model.head.parameters():
                 parameter.mul_(factor)
-        batches, _ = next(stage.groups())
-        loss = stage.learner(batches[0], stage.step).loss
-        assert bool(torch.isfinite(loss)), f"the loss of {stage.step.stage.name} is {loss.item()}"
-        loss.backward()
-        for name, parameter in stage.learner.named_parameters():
-            if parameter.grad is not None:
-                assert bool(torch.isfinite(parameter.grad).all()), f"the gradient of {name} is not finite"
+        for epoch in sorted({0, stage.step.epochs - 1}):  # a method may do other things late
+            stage.step.epoch, stage.step.index = epoch, epoch * stage.per_epoch
+            for loader in stage.loaders.values():
+                loader.rewind(epoch)
+            trainer.method.begin_epoch(stage.step)
+            batches, _ = next(stage.groups())
+            stage.optimizer.zero_grad()
+            loss = stage.learner(batches[0], stage.step).loss
+            when = f"{stage.step.stage.name}, epoch {epoch}"
+            assert bool(torch.isfinite(loss)), f"the loss of {when} is {loss.item()}"
+            loss.backward()
+            for name, parameter in stage.learner.named_parameters():
+                if parameter.grad is not None:
+                    assert bool(torch.isfinite(parameter.grad).all()), f"the gradient of {name} is not finite ({when})"
 
 
 def check_resume(method: str, folder: Path) -> None:
@@ -196,6 +206,40 @@ def check_backbone(method: str, folder: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), f"{stage.name} moves the backbone"
 
 
+def check_two_processes(method: str, folder: Path, seconds: float = 300) -> None:
+    """Two processes with half batches end as one process with whole ones. Both end, or are ended, in time."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               "-m", "spectail.testing", "--rank-run", method, str(folder / "two")]  # fmt: skip
+    places = os.pathsep.join(place or os.getcwd() for place in sys.path)  # where the method may come from
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": places}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launched:
+        try:
+            said, _ = launched.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            launched.terminate()  # the launcher then ends its processes
+            try:
+                launched.communicate(timeout=45)
+            except subprocess.TimeoutExpired:
+                launched.kill()
+            raise AssertionError(f"two processes did not end within {seconds:g} seconds") from None
+    assert launched.returncode == 0, f"two processes failed: {said[-2000:]}"
+    train(_shared_run(method, folder / "one"))
+    one, two = (read_weights(folder / name) for name in ("one", "two"))
+    assert one.keys() == two.keys(), "two processes leave other weights than one"
+    for name, value in one.items():
+        close = torch.allclose(two[name].float(), value.float(), rtol=1e-4, atol=2e-5)
+        assert close, f"{name} of two processes differs from that of one"
+    alone, both = (json.loads((folder / name / "results.json").read_text())["phases"] for name in ("one", "two"))
+    assert alone == both, f"the phases of two processes are {both}, of one {alone}"
+
+
+def _shared_run(method: str, output: Path) -> TrainConfig:
+    """By SGD: Adam would make a large step of a rounding error in a small gradient."""
+    return settings(method, output, optim={"optimizer": "sgd", "lr": 0.05}, eval_train=False)
+
+
 CHECKS: tuple[Check, ...] = (
     check_trains, check_extreme_logits, check_resume, check_state, check_car, check_inference, check_backbone,
 )  # fmt: skip
@@ -243,7 +287,7 @@ def main(names: list[str]) -> int:
     """Run all checks on the named methods, by default on all that are registered."""
     failed = 0
     for name in names or METHODS:
-        for check in CHECKS:
+        for check in (*CHECKS, check_two_processes):
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     check(name, Path(folder))
@@ -255,4 +299,8 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank-run"]:  # one of the processes of check_two_processes
+        torch.set_num_threads(1)
+        train(_shared_run(sys.argv[2], Path(sys.argv[3])))
+        sys.exit(0)
     sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from training.runs import FLAGS
 
 from spectail.cli.main import main
@@ -74,3 +77,34 @@ def test_refusals(tmp_path, capsys):
     (tmp_path / "run" / "manifest.json").unlink()
     assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu"]) == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_adjusted_afterwards(tmp_path, capsys):
+    """Figures, predictions and exports of a plain run with its prior taken off are those of logits shifted by hand."""
+    trained(tmp_path / "run")
+    stored = np.load(tmp_path / "run" / "predictions.npz")
+    shifted = stored["logits"] - 2.0 * np.log(stored["class_counts"] / stored["class_counts"].sum())
+    flags = ["--post-hoc", "logit-adjustment", "--tau", "2"]
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu", "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["overall"] == pytest.approx(100 * (shifted.argmax(1) == stored["labels"]).mean())
+    assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu", *flags]) == 0
+    assert "ce + logit-adjustment on test" in " ".join(capsys.readouterr().out.split())
+    Image.new("RGB", (32, 32), (90, 120, 200)).save(tmp_path / "image.png")
+    shares = []
+    for more in ([], flags):
+        assert main(["predict", str(tmp_path / "run"), str(tmp_path / "image.png"), "--top", "6", "--json", *more]) == 0
+        shares.append(dict(json.loads(capsys.readouterr().out)["classes"]))
+    names = stored["class_names"].tolist()
+    odds = np.array([shares[0][name] for name in names]) * (stored["class_counts"] / stored["class_counts"].sum()) ** -2
+    assert [shares[1][name] for name in names] == pytest.approx((odds / odds.sum()).tolist(), rel=1e-3, abs=1e-6)
+    for name, more in (("plain", []), ("shifted", flags)):
+        assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / f"{name}.pt2"), *more]) == 0
+    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain, moved = (torch.export.load(tmp_path / f"{name}.pt2").module()(image) for name in ("plain", "shifted"))
+    prior = torch.tensor(stored["class_counts"] / stored["class_counts"].sum()).log().float()
+    torch.testing.assert_close(moved, plain - 2 * prior, rtol=1e-4, atol=1e-4)
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu", "--tau", "2"]) == 1
+    assert "is a run of ce, which has no tau. To adjust its logits pass --post-hoc" in capsys.readouterr().err

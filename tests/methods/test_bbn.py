@@ -213,13 +213,13 @@ def test_a_named_block(tmp_path):
 
 
 def test_a_block_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has no block 'layer4.9'"):
+    with pytest.raises(ValueError, match="has no block 'layer4.9' to be doubled. Its last one is 'layers.3'"):
         train(settings(tmp_path / "run", method="bbn", options={"branch_at": "layer4.9"}))
     assert not (tmp_path / "run").exists()
 
 
 def test_probe_mode_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="bbn works on images and cannot be used in probe mode"):
+    with pytest.raises(ValueError, match="bbn works on images and cannot be used in probe mode. Leave --probe out"):
         train(settings(tmp_path / "run", method="bbn", probe=True))
     assert not (tmp_path / "run").exists()
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from training.runs import Stop, StopAt, assert_same, metrics, results, settings, shake
 
-from spectail.methods.base import LossOptions, switch_epoch
+from spectail.losses.base import LabelLoss
+from spectail.methods.base import LateOptions, LossOptions, switch_epoch
 from spectail.methods.registry import METHODS
 from spectail.training.loop import train
 
@@ -21,9 +22,9 @@ def effective(counts, beta):
 
 def test_which_methods_may_be_deferred():
     for name in LOSSES:
-        assert issubclass(METHODS[name].load().options_type, LossOptions)
+        assert issubclass(METHODS[name].load().options_type, LateOptions)
     for name in ("balms", "bbn", "wb", "gml", "los", "crt", "lws"):  # they have schedules of their own
-        assert not issubclass(METHODS[name].load().options_type, LossOptions)
+        assert not issubclass(METHODS[name].load().options_type, LateOptions)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,32 @@ def test_drw_switches_the_weights_of_every_loss(make, at, name, beta):
         found = [1.0] * 3 if found is None else found.tolist()
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
     assert [method.phase(at(epoch)) for epoch in (159, 160)] == ["train", "reweighted"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if issubclass(METHODS[name].load().options_type, LossOptions)]
+)
+def test_late_weights_are_averaged_as_asked(make, at, name):
+    """By hand, from what each label costs: the sum of w * cost over the sum of w, or over the number of images."""
+    logits = torch.tensor([[0.6, 0.1, -0.2], [0.3, 0.5, 0.0], [0.4, 0.2, 0.35], [0.1, 0.2, 0.3]])
+    labels = torch.tensor([0, 1, 2, 2])
+    weights = effective(COUNTS, 0.9999)
+    for average in ("weights", "samples"):
+        method = make(name, defer="reweight", weight_average=average)
+        method.begin_epoch(at(160))
+        assert isinstance(method.criterion, LabelLoss)
+        costs = method.criterion.costs(logits).tolist()
+        total = sum(weights[label] * row[label] for row, label in zip(costs, labels.tolist(), strict=True))
+        divisor = sum(weights[label] for label in labels.tolist()) if average == "weights" else len(labels)
+        assert method.criterion(logits, labels).item() == pytest.approx(total / divisor, rel=1e-5)
+
+
+def test_class_balanced_has_one_flag_for_the_average(make):
+    assert not hasattr(make("cb").options, "weight_average")
+    assert [make("cb", average=average).criterion.average for average in ("samples", "weights")] == [
+        "samples",
+        "weights",
+    ]
 
 
 def test_class_balanced_has_its_weights_from_the_start(tmp_path):

@@ -174,3 +174,50 @@ def test_counts_of_the_shift_are_those_of_the_training_set(make):
     wanted = [-math.log(n / 125) for n in COUNTS]
     torch.testing.assert_close(head.shift.tolist(), wanted, atol=1e-6, rtol=0)
     assert ClassCounts(COUNTS).total == 125
+
+
+# the prior of the old head, after --stage1
+
+
+def old_shift(folder, first, **options):
+    """What was added to the logits of the old head, in a second stage on a run of another kind."""
+    own = {"stage2_epochs": 1, "stage2_batch_size": 34}
+    train(settings(folder, method="gml", stage1=str(first), options=own | options, eval_train=False))
+    return load_trained(folder).model.head.shift
+
+
+def test_the_prior_stays_in_a_head_that_was_trained_to_balance(tmp_path):
+    """auto goes by the method of the run; remove and keep by themselves, whatever a run of gml has stored."""
+    train(settings(tmp_path / "ce", eval_train=False))
+    train(settings(tmp_path / "bsm", method="balanced-softmax", eval_train=False))
+    counts = load_trained(tmp_path / "ce").manifest.counts
+    removed = torch.tensor([-math.log(n / sum(counts.tolist())) for n in counts.tolist()])
+    for name, first, options, wanted in (
+        ("a", "ce", {}, removed),
+        ("b", "bsm", {}, 0 * removed),
+        ("c", "ce", {"old_prior": "keep"}, 0 * removed),
+        ("d", "bsm", {"old_prior": "remove"}, removed),
+        ("e", "a", {}, 0 * removed),  # the new head of gml balances, though the stored shift is that of a
+        ("f", "c", {"old_prior": "remove"}, removed),
+    ):
+        torch.testing.assert_close(old_shift(tmp_path / name, tmp_path / first, **options), wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "wanted"),
+    [
+        ("ce", {}, False),
+        ("ce", {"defer": "reweight"}, True),
+        ("ce", {"defer": "resample"}, True),
+        ("focal", {}, False),
+        ("los", {}, False),
+        ("tau-norm", {}, False),
+        ("logit-adjustment", {}, False),  # the stored weights are those of cross entropy
+        ("logit-adjustment", {"mode": "training"}, True),
+        ("cmo", {}, False),
+        ("cmo", {"base_loss": "balanced-softmax"}, True),
+        *((name, {}, True) for name in ("balanced-softmax", "car-balanced", "cb", "gml", "crt", "lws", "wb")),
+    ],
+)
+def test_which_methods_balance(make, name, options, wanted):
+    assert make(name, **options).balances() is wanted

@@ -137,6 +137,60 @@ def test_tau_norm_needs_a_linear_head(tmp_path):
         train(settings(tmp_path / "run", method="tau-norm", model__head="cosine"))
 
 
+# on a run that is there
+
+
+def logits_of(trained, images):
+    with torch.no_grad():
+        return trained.model(images)
+
+
+def test_a_plain_run_adjusted_afterwards_is_the_adjusted_run(tmp_path, test_images):
+    train(settings(tmp_path / "ce", eval_train=False))
+    plain = load_trained(tmp_path / "ce")
+    images = test_images(plain)
+    before = logits_of(plain, images)
+    prior = plain.manifest.counts.counts / plain.manifest.counts.total
+    for tau, wanted in ((None, 1.0), (0.4, 0.4)):
+        found = logits_of(load_trained(tmp_path / "ce", "logit-adjustment", tau), images)
+        torch.testing.assert_close(found, before - wanted * prior.log().float())
+        weight = plain.model.head.weight.detach()
+        normed = plain.model.backbone(images).detach() @ (weight / weight.norm(dim=1, keepdim=True) ** wanted).T
+        torch.testing.assert_close(logits_of(load_trained(tmp_path / "ce", "tau-norm", tau), images), normed)
+
+
+def test_another_tau_for_a_run_that_has_one(tmp_path, test_images):
+    train(settings(tmp_path / "ce", eval_train=False))
+    for method in ("logit-adjustment", "tau-norm"):
+        train(settings(tmp_path / method, method=method, eval_train=False))
+        changed = load_trained(tmp_path / method, tau=0.3)
+        wanted = load_trained(tmp_path / "ce", method, 0.3)
+        images = test_images(wanted)
+        torch.testing.assert_close(logits_of(changed, images), logits_of(wanted, images))
+
+
+def test_runs_that_cannot_be_adjusted(tmp_path):
+    for name, changes in {
+        "ce": {}, "cosine": {"model__head": "cosine"}, "bsm": {"method": "balanced-softmax"}, "lws": {"method": "lws"},
+        "bbn": {"method": "bbn"}, "la": {"method": "logit-adjustment"}, "tn": {"method": "tau-norm"},
+        "gml": {"method": "gml"}, "trained": {"method": "logit-adjustment", "options": {"mode": "training"}},
+    }.items():  # fmt: skip
+        train(settings(tmp_path / name, eval_train=False, optim__epochs=1, **changes))
+    for name, post_hoc, tau, words in (
+        *((name, "logit-adjustment", None, "adjusted already. Leave --post-hoc out") for name in ("la", "tn", "gml")),
+        *((name, "tau-norm", None, "tau-norm needs a plain linear head") for name in ("cosine", "lws", "bbn")),
+        ("ce", "logit-adjustment", math.nan, "--tau must lie between 0 and 10"),
+        ("ce", "tau-norm", -1.0, "--tau must lie between 0 and 10"),
+        ("la", None, math.inf, "--tau must lie between 0 and 10"),
+        ("ce", None, 0.5, "is a run of ce, which has no tau. To adjust its logits pass --post-hoc"),
+        ("bsm", None, 0.5, "is a run of balanced-softmax, whose tau acts in training only. To adjust"),
+        ("trained", None, 0.5, "tau acts in training only"),
+        ("ce", "tau-nrm", None, "post_hoc must be one of logit-adjustment, tau-norm; got 'tau-nrm'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load_trained(tmp_path / name, post_hoc, tau)
+
+
 # every method
 
 

@@ -204,7 +204,16 @@ def test_a_run_that_has_not_ended(tmp_path):
 
 
 def test_a_run_with_two_branches(runs, tmp_path):
-    refused(tmp_path, "does not fit", "crt", runs("bbn", method="bbn"))
+    words = "is a run of bbn, whose network has two branches; crt goes on with a network of one. Give a run of another"
+    refused(tmp_path, words, "crt", runs("bbn", method="bbn"))
+
+
+@pytest.mark.parametrize("missing", ["manifest.json", "config.yaml"])
+def test_a_run_without_one_of_its_files(runs, tmp_path, missing):
+    shutil.copytree(runs("ce"), tmp_path / "first")
+    (tmp_path / "first" / missing).unlink()
+    refused(tmp_path, f"--stage1 .* holds no finished run: {missing} is missing. Give the folder", "crt",
+            tmp_path / "first", FileNotFoundError)  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["los", "wb", "gml", "lws"])

@@ -164,8 +164,21 @@ def test_another_block_may_be_named():
 
 @pytest.mark.parametrize("place", ["layer9", "stages.2.77"])
 def test_a_block_that_is_not_there_is_refused(place):
-    with pytest.raises(ValueError, match=f"the CifarResNet has no block '{place}' to be doubled"):
+    words = (
+        f"the CifarResNet has no block '{place}' to be doubled. Its last one is 'stages.2.0', which is doubled without"
+    )
+    with pytest.raises(ValueError, match=words):
         TwoBranchClassifier(CifarResNet(8), nn.Linear(128, 5), place)
+
+
+def test_a_wrong_block_of_an_unknown_network():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    with pytest.raises(ValueError, match="the Odd has no block 'third' to be doubled. Its parts are first, second"):
+        TwoBranchClassifier(Odd(), nn.Linear(4, 5), "third")
 
 
 def test_an_unknown_network_is_refused_with_advice():

@@ -151,7 +151,7 @@ def test_the_embedded_matrix_is_the_whole_one(tmp_path):
         sorted(run["orders"]["cluster"]) == sorted(run["orders"]["count"]) == run["orders"]["label"] == list(range(30))
     )
     assert [run["train"][label] for label in run["orders"]["count"]] == sorted(run["train"], reverse=True)
-    assert run["accuracy"] == [round(value, 4) for value in analysis.metrics["per_class"]]
+    assert run["accuracy"] == [round(value, 6) for value in analysis.metrics["per_class"]]
 
 
 def test_very_many_cells_keep_the_largest(tmp_path, monkeypatch):

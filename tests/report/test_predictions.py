@@ -196,6 +196,74 @@ def test_files_of_names_and_counts(tmp_path):
             same(found, counts=COUNTS)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("stray", ["timestamp", "Unnamed: 0", "__index_level_0__", "level_0", "Latency", "Date-Time"])
+def test_a_column_of_something_else_is_no_class(stray, ending, tmp_path):
+    for place in (1, 4):  # before or after the classes
+        header, columns = ["label", *NAMES], [named(LABELS), *LOGITS.T.tolist()]
+        header.insert(place, stray)
+        columns.insert(place, list(range(100, 107)))
+        if ending == "csv":
+            path = write_csv(tmp_path / "a.csv", header, columns)
+        else:
+            path = write_parquet(tmp_path / "a.parquet", **dict(zip(header, columns, strict=True)))
+        same(read_predictions(path))
+
+
+def test_a_class_may_be_called_like_something_else(tmp_path):
+    """The fruit, not the day: it is a label."""
+    names = ("date", "time", "dog")
+    path = write_csv(tmp_path / "a.csv", ["label", *names], [[names[i] for i in LABELS], *LOGITS.T.tolist()])
+    same(read_predictions(path), names=names)
+
+
+@pytest.mark.parametrize("labels", [named, list], ids=["names", "numbers"])
+def test_an_unknown_column_among_bare_ones(labels, tmp_path):
+    """Refused unless the rows are probabilities: then it can only be a class without test images."""
+    header = ["label", "brightness", *NAMES]
+    path = write_csv(tmp_path / "a.csv", header, [labels(LABELS), range(7), *LOGITS.T.tolist()])
+    with pytest.raises(ValueError, match=r"column 'brightness' would count as a class.*--names.*--scores") as caught:
+        read_predictions(path)
+    assert "\n" not in str(caught.value)
+    same(read_predictions(path, names=NAMES))
+    rare = write_csv(tmp_path / "b.csv", ["label", *NAMES, "newt"],
+                     [named(LABELS), *softmax(LOGITS).round(3).T.tolist(), [0.0] * 7])  # fmt: skip
+    assert read_predictions(rare).class_names == (*NAMES, "newt")
+    columns = [named(LABELS), ["x", "7", *"abcde"], *LOGITS.T.tolist()]
+    same(read_predictions(write_csv(tmp_path / "c.csv", ["label", "scene", *NAMES], columns)))  # text is no score
+    columns[1] = list("7abcdef")  # looks like numbers at first
+    with pytest.raises(ValueError, match=r"column 'scene'.*invalid value 'a'.*taken for the scores.*--names"):
+        read_predictions(write_csv(tmp_path / "d.csv", ["label", "scene", *NAMES], columns))
+
+
+@pytest.mark.parametrize("header", [["p1", "p2"], ["prob_0", "prob_1"], ["score 1", "score 2"], ["class_1", "class_2"]])
+def test_scores_of_the_best_classes_only(header, tmp_path):
+    best = np.sort(softmax(LOGITS), 1)[:, ::-1]
+    columns = [range(7), LABELS, BEST, best[:, 0].tolist(), best[:, 1].tolist()]
+    path = write_csv(tmp_path / "a.csv", ["filename", "label", "pred", *header], columns)
+    for options in ({}, {"names": NAMES}):
+        found = read_predictions(path, **options)
+        same(found, logits=False, names=options.get("names", "012"))
+        assert found.notes[0].startswith(f"Only the predicted classes are used: '{header[0]}', '{header[1]}'")
+    columns = [LABELS, BEST, *softmax(LOGITS).T.tolist()]
+    path = write_csv(tmp_path / "b.csv", ["label", "pred", "p0", "p1", "p2"], columns)
+    same(read_predictions(path), names="012")
+    assert read_predictions(path).notes == ()
+
+
+@pytest.mark.parametrize("header", [("True Label", "Predicted-Class"), ("true_class", "PRED"), (" Actual ", "pred"),
+                                    ("GT", "y pred"), ("groundTruth", "prediction")])  # fmt: skip
+def test_names_of_columns_are_compared_loosely(header, tmp_path):
+    same(read_predictions(write_csv(tmp_path / "a.csv", header, [LABELS, BEST]), names=NAMES), logits=False)
+
+
+def test_names_by_number(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=LABELS, logits=LOGITS)
+    for place, content in enumerate(({"2": "dog", "0": "otter", "1": "cat"}, {"cat": 1, "dog": 2, "otter": 0})):
+        (tmp_path / f"{place}.json").write_text(json.dumps(content))
+        same(read_predictions(tmp_path / "a.npz", names=tmp_path / f"{place}.json"))
+
+
 def test_scores_and_predicted_classes_together(tmp_path):
     ties = LOGITS.copy()
     ties[0] = 1.0
@@ -285,8 +353,11 @@ def nan_at(row, label, value):
         ([0, -1], LOGITS[:2], {}, r"labels must lie in \[0, 3\); row 1 is -1"),
         ([0, 1], [0, 3], {"class_names": NAMES}, r"predicted classes must lie in \[0, 3\); row 1 is 3"),
         ([0, -1], [0, 1], {}, r"labels must lie in \[0, 2\); row 1 is -1"),
-        (LABELS, nan_at(2, 1, np.nan), {"class_names": NAMES}, r"row 2, class 1 \('cat'\) is nan"),
-        (LABELS, nan_at(6, 2, -np.inf), {}, r"row 6, class 2 \('2'\) is -inf"),
+        (LABELS, nan_at(2, 1, np.nan), {"class_names": NAMES}, r"row 2, class 1 \('cat'\) is nan. Compute it"),
+        (LABELS, nan_at(6, 2, -np.inf), {}, r"row 6, class 2 \('2'\) is -inf. Give a class that is ruled out"),
+        (LABELS, nan_at(6, 2, np.inf), {}, r"row 6, class 2 \('2'\) is inf. Scale the scores down"),
+        ([1, None], [0, 1], {}, "row 1 of the labels is empty; fill it or drop the row"),
+        (["1", "nan"], [0, 1], {}, "labels must be whole numbers; row 1 is 'nan'; fill it or drop the row"),
         (LABELS, nan_at(6, 2, 0).astype(np.float64) * 1e39, {}, r"row 0, class 0 \('0'\) is 3e\+39"),
         ([0, 0], [0, 0], {}, "two classes or more; got one"),
         ([0, 0], [[1.0], [2.0]], {}, "two classes or more; got one"),
@@ -380,7 +451,16 @@ def bad_files(folder):
         "no number": (text("j.csv", "label,p_0,p_1\n0,1,0\n1,x,1\n"), {}, "column 'p_0'.* invalid value 'x'"),
         "a gap": (text("k.csv", "label,p_0,p_1\n0,1,0\n1,,1\n"), {}, "row 1 of column 'p_0' is empty"),
         "text for scores": (write_parquet(folder / "l.parquet", label=LABELS, cat=named(BEST), dog=named(BEST)), {},
-                            "column 'cat' was taken for the scores of a class, but holds 'otter'"),
+                            "neither a column such as 'predicted' nor one column of scores per class"),
+        "text for given scores": (folder / "l.parquet", {"scores": ["cat", "dog"]},
+                                  "column 'cat' was taken for the scores of a class, but holds 'otter'. List the"),
+        "empty label": (text("q.csv", "label,pred\ncat,cat\n,cat\n"), {}, "row 1 of column 'label' is empty; fill it"),
+        "empty guess": (text("r.csv", 'label,pred\ncat,cat\ndog,""\n'), {}, "row 1 of column 'pred' is empty; fill it"),
+        "nan label": (text("s.csv", "label,pred\n0,0\n1,1\nnan,1\n"), {}, "row 2 is 'nan'; fill it or drop the row"),
+        "none label": (text("t.csv", "label,pred\n0,0\n1,None\n"), {}, "row 1 is 'None'; fill it or drop the row"),
+        "nan score": (text("u.csv", "label,p_0,p_1\n0,1,0\n1,nan,1\n"), {}, "row 1, class 0 .* is nan. Compute it"),
+        "no list": (write_parquet(folder / "v.parquet", label=[1, 0], logits=[[1.0, 2.0], None]), {},
+                    "row 1 of column 'logits' is empty; fill it or drop the row"),
         "one score": (text("m.csv", "label,score\n0,0.1\n1,0.7\n"), {}, "the only column of scores; expected one per"),
         "label gap": (write_parquet(folder / "n.parquet", label=[1, None], pred=[1, 1]), {}, "row 1 of column 'label'"),
         "lists": (write_parquet(folder / "o.parquet", label=[1, 0], logits=[[1.0, 2.0], [1.0]]), {}, "differ in len"),
@@ -390,7 +470,7 @@ def bad_files(folder):
         "few names": (good, {"names": ["a", "b"]}, "class names for each of the 3 classes; got 2"),
         "names gone": (good, {"names": folder / "no.txt"}, "no.txt does not exist"),
         "names empty": (good, {"names": text("empty.txt", "\n")}, "empty.txt is empty"),
-        "names no list": (good, {"names": text("n.json", "{}")}, "must hold a JSON list of class names; got dict"),
+        "names no list": (good, {"names": text("n.json", '{"a": 1}')}, "list of class names, or map 0, 1, 2, .* 'a'"),
         "names no JSON": (good, {"names": text("n2.json", "[")}, "n2.json is no valid JSON"),
         "many counts": (good, {"counts": text("c.txt", "1\n2\n3\n4\n")}, "class counts for each of the 3 classes; got"),
         "counts no numbers": (good, {"counts": text("c2.txt", "1\nmany\n3\n")}, "class counts must .* got 'many'"),
@@ -405,7 +485,8 @@ pickled npy|one npy|empty npy|other npy gone|torn npy|lengths|not probabilities|
 no label column|no predicted column|wrong label column|wrong predicted column|wrong array|wrong prefix
 wrong score column|two columns|ragged|no number|a gap|text for scores|one score|label gap|lists|torn parquet
 empty parquet|unknown class|few names|names gone|names empty|names no list|names no JSON|many counts
-counts no numbers|counts by no names|a count missing""".replace("\n", "|").split("|")
+counts no numbers|counts by no names|a count missing|text for given scores|empty label|empty guess|nan label
+none label|nan score|no list""".replace("\n", "|").split("|")
 
 
 @pytest.fixture(scope="module")

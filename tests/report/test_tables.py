@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from spectail.report import analyse, compare, make_predictions, tables
-from spectail.report.tables import DASH
 from spectail.report.terminal import show
+from spectail.report.text_table import DASH
 
 NAMES = ("a|b", "c_d & e%", "f\\g", "new\nline", "[bold]x", '=1, "q"', "$^~#{}<>", "plain", "ümläut", "none")
 COUNTS = [500, 300, 150, 90, 60, 30, 15, 10, 5, 2]

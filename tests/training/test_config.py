@@ -8,6 +8,7 @@ import pytest
 from spectail.cli.train_flags import default_output, parse
 from spectail.methods.registry import METHODS
 from spectail.training.config import PRESETS, TrainConfig
+from spectail.training.config_check import check_config
 from spectail.training.config_io import differences, from_dict, preset, read_yaml, to_dict, write_yaml
 
 
@@ -184,8 +185,13 @@ def test_car_stays_from_a_file(tmp_path):
 def test_method_options():
     assert flags("--method", "balanced-softmax").options.tau == 1
     assert flags("--tau", 2, "--method", "car-balanced").options.tau == 2
-    with pytest.raises(SystemExit):
-        flags("--method", "ce", "--tau", 2)
+    for spelling in (["--tau", 2], ["--tau=2"]):
+        with pytest.raises(ValueError, match=r"ce has no option --tau; it belongs to balanced-softmax, .*tau-norm.*\."):
+            flags("--method", "ce", *spelling)
+    with pytest.raises(ValueError, match="ldam-drw has no option --no-psd; it belongs to metasaug"):
+        flags("--method", "ldam-drw", "--no-psd")
+    with pytest.raises(ValueError, match="cb has no option --weight_average; it belongs to ce, focal"):
+        flags("--method", "cb", "--weight_average", "samples")
 
 
 def test_options_from_a_file_and_flags(tmp_path):
@@ -225,3 +231,34 @@ def test_default_output_tells_runs_apart():
     }  # fmt: skip
     assert len(names) == 9
     assert all(name.startswith("runs/") and name.count("/") == 1 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--momentum", 1], r"--momentum 1.0 must lie in \[0, 1\)"),
+        (["--momentum", -0.1], r"--momentum -0.1 must lie in \[0, 1\)"),
+        (["--momentum", "nan"], r"--momentum nan must lie in"),
+        (["--milestones", 160, 180], "--milestones 160 180 must be shares of the run between 0 and 1; .* write 0.8"),
+        (["--milestones", 0.5, 1], "--milestones 0.5 1 must be shares"),
+        (["--milestones", 0], "--milestones 0 must be shares"),
+        (["--decay-factor", 0], r"--decay-factor 0.0 must lie in \(0, 1\]"),
+        (["--decay-factor", 1.5], r"--decay-factor 1.5 must lie in \(0, 1\]"),
+        (["--warmup-start", 1.5], r"--warmup-start 1.5 must lie in \[0, 1\]"),
+        (["--warmup-epochs", "inf"], "--warmup-epochs inf must be 0 or more, and finite"),
+        (["--weight-decay", "inf"], "--weight-decay inf must be 0 or more, and finite"),
+        (["--clip", "inf"], "--clip inf must be 0 or more, and finite"),
+        (["--min-lr", "inf"], "--min-lr inf must be 0 or more, and finite"),
+        (["--lr", "inf"], "--lr inf must be a positive number"),
+        (["--nesterov"], "--nesterov belongs to --optimizer sgd with a --momentum above 0"),
+        (["--nesterov", "--optimizer", "sgd", "--momentum", 0], "--nesterov belongs to --optimizer sgd"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        check_config(flags(*arguments, "--output", "nowhere"))
+
+
+def test_settings_at_the_edge_are_accepted():
+    check_config(flags("--momentum", 0, "--decay-factor", 1, "--warmup-start", 1, "--milestones", 0.999))
+    check_config(flags("--nesterov", "--optimizer", "sgd"))

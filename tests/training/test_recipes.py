@@ -62,6 +62,42 @@ def test_flags_win_over_the_recipe():
     assert (config.optim.lr, config.options.beta, config.optim.warmup_epochs) == (0.5, 0.9, 3)
 
 
+@pytest.mark.parametrize("flag", ["--warmup_epochs", "--warmup-epochs"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_either_spelling_of_a_flag_wins_over_the_recipe(flag, joined):
+    given = [f"{flag}=5"] if joined else [flag, 5]
+    config = flags("--method", "cb", "--dataset", "cifar100-lt", "--recipe", *given, "--epochs", 10)
+    assert config.optim.warmup_epochs == 5
+    stage2 = "--stage2_epochs" if "_" in flag else "--stage2-epochs"
+    given = [f"{stage2}=7"] if joined else [stage2, 7]
+    config = flags("--method", "balms", "--dataset", "imagenet-lt", "--recipe", *given, "--epochs", 9)
+    assert config.options.stage2_epochs == 7
+
+
+def test_warm_up_of_bbn_and_of_balanced_softmax():
+    """BBN from a third of the rate over five epochs; Balanced Softmax from half of it over 38."""
+    for method, epochs, start in (("bbn", 5, 1 / 3), ("balanced-softmax", 38, 0.5)):
+        optim = flags("--method", method, "--dataset", "cifar100-lt", "--recipe").optim
+        found = [rate(optim, step, 10 * optim.epochs, 10) for step in range(10 * epochs + 1)]
+        wanted = [start + (1 - start) * (step + 1) / (10 * epochs) for step in range(10 * epochs)]
+        assert found[:-1] == pytest.approx(wanted)
+        assert found[-1] == pytest.approx(1.0, abs=1e-4)
+    ldam = flags("--method", "ldam-drw", "--dataset", "cifar100-lt", "--recipe").optim
+    assert rate(ldam, 0, 2000, 10) == pytest.approx(1 / 50)
+
+
+@pytest.mark.parametrize("dataset", ["cifar100-lt", "tiny-imagenet-lt"])
+def test_class_balanced_is_the_authors_focal_form(dataset):
+    options = flags("--method", "cb", "--dataset", dataset, "--recipe").options
+    assert (options.beta, options.base, options.gamma) == (0.9999, "focal", 1.0)
+
+
+def test_only_metasaug_has_nesterov_momentum():
+    for method, dataset in CELLS:
+        optim = flags("--method", method, "--dataset", dataset, "--recipe").optim
+        assert optim.nesterov == ((method, dataset) == ("metasaug", "cifar100-lt"))
+
+
 def test_no_recipe():
     with pytest.raises(ValueError, match="no recipes for glyphs-lt; there are for cifar100-lt"):
         flags("--method", "ce", "--recipe")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..targets import class_indices
+
 
 def balanced_contrastive(views: Tensor, labels: Tensor, embeddings: Tensor, temperature: float = 0.1) -> Tensor:
     """Every class weighs the same in the denominator, and has an embedding among the candidates, so no class is absent.
@@ -23,6 +25,7 @@ def balanced_contrastive(views: Tensor, labels: Tensor, embeddings: Tensor, temp
         >>> balanced_contrastive(views, torch.tensor([0, 1, 0, 1]), embeddings, 0.5)
         tensor(0.4902)
     """
+    labels = class_indices(labels, "balanced_contrastive")
     with torch.autocast(views.device.type, enabled=False):  # sums of exponentials need the digits
         classes = torch.cat([labels, torch.arange(len(embeddings), device=labels.device)])
         similarity = views @ torch.cat([views, embeddings]).T / temperature

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..distributed import find_group
+from ..targets import class_indices
 
 KINDS = ("full", "diagonal")
 MOST = 2**20
@@ -55,6 +56,7 @@ class ClassCovariance(nn.Module):
     @torch.no_grad()
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Take in the (N, A) features of a batch and their (N,) labels."""
+        labels = class_indices(labels, "ClassCovariance")
         if features.ndim != 2 or features.shape[1] != self.mean.shape[1] or len(features) != len(labels):
             raise ValueError(
                 f"features must be (N, {self.mean.shape[1]}) with N labels; got {tuple(features.shape)} and "

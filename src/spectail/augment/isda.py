@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..targets import class_indices
 from .covariance import summed
 
 MOST = 2**19
@@ -42,6 +43,7 @@ def isda_logits(logits: Tensor, weight: Tensor, labels: Tensor, cov: Tensor, str
         >>> isda_logits(torch.tensor([[1.0, 2.0]]), weight, torch.tensor([0]), cov, strength=0.5)
         tensor([[1.0000, 2.7500]])
     """
+    labels = class_indices(labels, "isda_logits")
     if weight.ndim != 2 or logits.ndim != 2 or logits.shape[1] != len(weight):
         raise ValueError(
             f"logits must be (N, K) and weight (K, A); got {tuple(logits.shape)} and {tuple(weight.shape)}."

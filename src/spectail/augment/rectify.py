@@ -25,6 +25,11 @@ def rectify(labels: Tensor, distances: Tensor, counts: Tensor, omega: float, top
         >>> rectify(q, torch.tensor([[1.0, 2.0, 4.0, 5.0]]), torch.tensor([100, 10, 5, 1]), 1.0, 2)
         tensor([[0.6321, 0.1605, 0.0000, 0.2074]])
     """
+    if labels.ndim != 2 or not labels.is_floating_point():
+        raise TypeError(
+            f"rectify needs soft labels, (N, K) of a floating point type; got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}; take one_hot(labels, K).float(), or dense(K) of a MixedTarget."
+        )
     nearness = 1 / distances.clamp_min(1e-6)
     least = nearness.topk(min(top, nearness.shape[1]), dim=1).values[:, -1:]
     nearness = nearness.where(nearness >= least, 0)

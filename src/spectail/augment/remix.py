@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..targets import class_indices
+
 
 def remix_share(
     counts: Tensor, first: Tensor, second: Tensor, lam: float, kappa: float = 3.0, tau: float = 0.5
@@ -22,6 +24,7 @@ def remix_share(
         >>> remix_share(counts, torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), 0.3)
         tensor([0.0000, 0.0000, 0.3000])
     """
+    first, second = class_indices(first, "remix_share"), class_indices(second, "remix_share")
     one, two = counts[first], counts[second]
     share = torch.full(first.shape, lam, dtype=torch.get_default_dtype(), device=first.device)
     if 1 - lam < tau:

@@ -32,7 +32,7 @@ class Analyze:
     files: tyro.conf.Positional[tuple[Path, ...]]
     """Files of predictions, or folders of runs."""
     names: Path | None = None
-    """Class names in label order: one per line, or a JSON list."""
+    """Class names in label order: one per line, a JSON list, or a JSON mapping between numbers and names."""
     counts: Path | None = None
     """Training images per class: one per line, JSON, or .npy. They make head, medium and tail."""
     label_column: str | None = None
@@ -60,6 +60,9 @@ def run(arguments: list[str]) -> None:
     if options.output is not None:
         _write(options.output, analyses, comparison, options.top)
     if options.json:
+        for analysis in analyses:
+            for note in analysis.predictions.notes:
+                console.print(f"{analysis.predictions.name}: {note}", soft_wrap=True)
         print(json.dumps(_content(analyses, comparison), ensure_ascii=False, allow_nan=False))
     else:
         from ..report.terminal import show  # noqa: PLC0415 - JSON does not need tables

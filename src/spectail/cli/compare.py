@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> None:
     write_json(config.output / "compare.json", table)
     if config.json:
         print(json.dumps(table))
-    else:
+    elif any(table.values()):
         show_results(console, {name: results for name, results in table.items() if results})
     folders = [
         folder_of(config.output, *job) for job, (_, results) in zip(jobs, found, strict=True) if results is not None

@@ -23,6 +23,10 @@ class Evaluate:
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     split: Literal["test", "val", "train"] = "test"
+    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
+    """Adjust the logits of a run that was trained without."""
+    tau: float | None = None
+    """Of --post-hoc (default 1), or in place of the run's own."""
     root: Path | None = None
     """Where the data lies now, if it has moved."""
     device: str = "auto"
@@ -32,7 +36,7 @@ class Evaluate:
 
 def run(arguments: list[str]) -> None:
     options = tyro.cli(Evaluate, prog="spectail evaluate", args=arguments)
-    trained = load_trained(options.run)
+    trained = load_trained(options.run, options.post_hoc, options.tau)
     config = replace(trained.config, device=options.device, trackers=())
     console = make_console(stderr=options.json)
     reporter = ConsoleReporter(console, quiet=options.json)
@@ -47,7 +51,8 @@ def run(arguments: list[str]) -> None:
         trained.model.to(accelerator.device), split, trained.preset, data.counts, accelerator,
         convention=config.data.groups, workers=config.workers,
     )  # fmt: skip
+    name = config.method + (f" + {options.post_hoc}" if options.post_hoc else "")
     if options.json:
         print(json.dumps(found, indent=1))
     else:
-        show_results(console, {f"{config.method} on {options.split}": [found | {"selection": "", "seconds": None}]})
+        show_results(console, {f"{name} on {options.split}": [found | {"selection": "", "seconds": None}]})

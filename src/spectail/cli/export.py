@@ -24,13 +24,17 @@ class Export:
     """Folder of a run."""
     format: Literal["torch", "onnx"] = "torch"
     """torch.export's .pt2, or ONNX (needs the packages onnx and onnxscript)."""
+    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
+    """Adjust the logits of a run that was trained without."""
+    tau: float | None = None
+    """Of --post-hoc (default 1), or in place of the run's own."""
     output: Path | None = None
     """File to write. Default: model.pt2 or model.onnx in the folder of the run."""
 
 
 def run(arguments: list[str]) -> None:
     options = tyro.cli(Export, prog="spectail export", args=arguments)
-    trained = load_trained(options.run)
+    trained = load_trained(options.run, options.post_hoc, options.tau)
     model = Normalised(trained.model, trained.preset).eval()
     path = options.output or options.run / {"torch": "model.pt2", "onnx": "model.onnx"}[options.format]
     size = trained.preset.size

@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "measure the model of a run again"),
     "report": ("report", "an HTML report of one run, or of several side by side"),
     "analyze": ("analyze", "which classes a model confuses, from any file of predictions"),
+    "experiment": ("experiment", "the paper's tables and figures, whole or any slice"),
     "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
     "predict": ("predict", "the most likely classes of new images"),
     "export": ("export", "the model of a run as one file"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -27,6 +27,10 @@ class Predict:
     """Image files, or folders of them."""
     top: int = 3
     """Classes to show for each image."""
+    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
+    """Adjust the logits of a run that was trained without."""
+    tau: float | None = None
+    """Of --post-hoc (default 1), or in place of the run's own."""
     json: bool = False
     """Print one JSON object per image."""
 
@@ -36,7 +40,7 @@ def run(arguments: list[str]) -> None:
     if options.top < 1:
         raise ValueError(f"--top must be 1 or more; got {options.top}.")
     files = find_images(options.images)
-    trained = load_trained(options.run)
+    trained = load_trained(options.run, options.post_hoc, options.tau)
     found = [predict(trained, file, options.top) for file in files]
     if options.json:
         for entry in found:

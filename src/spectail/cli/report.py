@@ -15,6 +15,7 @@ from ..report.comparison import compare
 from ..report.page import write_report
 from ..report.prediction_files import read_predictions
 from ..report.run_record import RunRecord, read_run, run_names
+from ..report.seeds import group_runs, study
 from .console import make_console
 
 MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
@@ -25,7 +26,7 @@ class Report:
     """Write an HTML report of runs: one file, to be opened in any browser, also offline."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of finished runs. Others are compared with the first."""
+    """Folders of finished runs. Others are compared with the first; seeds of one method are put together."""
     output: Path | None = None
     """The HTML file. Default: report.html, in the folder of a single run or here."""
     curves: Path | None = None
@@ -61,16 +62,25 @@ def run(arguments: list[str]) -> None:
 
 
 def make_report(records: list[RunRecord], path: Path) -> None:
-    """Analyse finished runs and write the page."""
+    """Analyse finished runs and write the page. Where methods were run with several seeds, these are put together."""
+    groups = group_runs(records)
+    repeated = len(groups) < len(records)
+    names = run_names(records)
+    if repeated:
+        for group in groups:
+            for place, seed in zip(group.places, group.seeds, strict=True):
+                names[place] = f"{group.name}, seed {seed}"
     found = []
-    for record, name in zip(records, run_names(records), strict=True):
+    for record, name in zip(records, names, strict=True):
         analysis = analyse(read_predictions(record.folder, name=name), convention=record.config.data.groups)
         logits = analysis.predictions.logits
         if logits is not None and logits.nbytes * len(records) > MOST_LOGITS:
             analysis = replace(analysis, predictions=analysis.predictions.without_logits())
         found.append(analysis)
-    comparison = compare(found) if len(found) > 1 else None
-    write_report(found, path, comparison=comparison, runs=records)
+    if repeated:
+        write_report(found, path, runs=records, study=study(found, records, groups))
+        return
+    write_report(found, path, comparison=compare(found) if len(found) > 1 else None, runs=records)
 
 
 def report_or_say(folders: Sequence[Path], path: Path, say: Callable[[str], None]) -> None:

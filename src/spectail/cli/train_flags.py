@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from ..data.config import DataConfig
-from ..methods.registry import find_method
+from ..methods.registry import METHODS, find_method
 from ..methods.two_stage import scaled
 from ..models.build import ModelConfig
 from ..training.config import OptimConfig, TrainConfig
@@ -39,6 +39,7 @@ def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
         base = from_dict(recipe.settings(), base)
     if own.get("car") or any(argument.startswith("--car.") for argument in rest):
         base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=True))
+    _refuse_options_of_others(rest, base)
     kind = _flag_class(type(base.options))
     default = kind(**{field.name: getattr(base, field.name) for field in dataclasses.fields(base)})
     found = tyro.cli(kind, prog=prog, description=description + OWN, args=rest, default=default)
@@ -49,18 +50,35 @@ def parse(arguments: list[str], prog: str, description: str) -> TrainConfig:
     if recipe is not None and "stage2_epochs" in recipe.options and _value(rest, "--stage2-epochs") is None:
         length = scaled(recipe.options["stage2_epochs"], recipe.optim["epochs"], config.optim.epochs)
         config = dataclasses.replace(config, options=dataclasses.replace(config.options, stage2_epochs=length))  # type: ignore[call-arg]
-    asked = any(argument.split("=")[0] == "--output" for argument in rest) or base.output != TrainConfig.output
+    asked = _value(rest, "--output") is not None or base.output != TrainConfig.output
     return config if asked else dataclasses.replace(config, output=default_output(config))
 
 
 def _value(arguments: list[str], flag: str) -> str | None:
     """What a flag is given, before the arguments are parsed."""
     for place, argument in enumerate(arguments):
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-        if argument == flag and place + 1 < len(arguments):
-            return arguments[place + 1]
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") == flag:  # either spelling, as the parser takes them
+            return value if equals else next(iter(arguments[place + 1 :]), None)
     return None
+
+
+def _refuse_options_of_others(arguments: list[str], config: TrainConfig) -> None:
+    """A flag that exists for other methods only: the parser could not say for which."""
+    holders = (TrainConfig, *FLAT.values(), type(config.options))
+    known = {field.name for holder in holders for field in dataclasses.fields(holder)}
+    for argument in arguments:
+        name = argument.partition("=")[0].removeprefix("--").replace("-", "_").removeprefix("no_")
+        if not argument.startswith("--") or name in known:
+            continue
+        others = [
+            entry.name
+            for entry in METHODS.values()
+            if name in {field.name for field in dataclasses.fields(entry.load().options_type)}
+        ]
+        if others:
+            flag = argument.partition("=")[0]
+            raise ValueError(f"{config.method} has no option {flag}; it belongs to {', '.join(others)}.")
 
 
 def default_output(config: TrainConfig) -> Path:

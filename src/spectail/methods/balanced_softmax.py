@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..losses import BalancedSoftmaxLoss
-from .base import About, LossOptions, Method
+from .base import About, LossOptions, Method, within
 
 
 @dataclass(frozen=True)
 class BalancedSoftmaxOptions(LossOptions):
     tau: float = 1.0
     """Strength of the prior; 1 is Balanced Softmax."""
+
+    def check(self) -> None:
+        super().check()
+        within("tau", self.tau, 0, 10)
 
 
 class BalancedSoftmax(Method):
@@ -23,3 +27,6 @@ class BalancedSoftmax(Method):
     def make_criterion(self) -> nn.Module:
         assert isinstance(self.options, BalancedSoftmaxOptions)
         return BalancedSoftmaxLoss(self.counts, tau=self.options.tau)
+
+    def balances(self) -> bool:
+        return True

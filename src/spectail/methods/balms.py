@@ -46,14 +46,15 @@ class BALMSOptions(TwoStageOptions):
         if self.meta_batch_size is not None:
             within("meta-batch-size", self.meta_batch_size, 1)
         within("meta-lr", self.meta_lr, 0)
+        within("meta-power", self.meta_power, 0, 2)
 
 
 class BALMS(TwoStage):
     about = About(
         "loss, sampler, two stages",
         "NeurIPS 2020",
-        "counts, class-balanced meta data (drawn from train)",
-        "second stage: about twice a head step",
+        "counts, class-balanced meta data (drawn from train), linear head",
+        "second stage: about 2.5 times a step of a head",
         "draws a class, then an image (--meta-draw item is the authors')",
     )
     options_type = BALMSOptions
@@ -68,6 +69,9 @@ class BALMS(TwoStage):
 
     def make_criterion(self) -> nn.Module:
         return BalancedSoftmaxLoss(self.counts)
+
+    def balances(self) -> bool:
+        return True
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         own = self.options
@@ -98,17 +102,18 @@ class BALMS(TwoStage):
             features = model.backbone(batch.images).float()
             meta = model.backbone(batches["meta"].images).float()
         logits = model.head(features)
-        costs, slope = cross_entropy(logits.detach() + self.criterion.log_prior.to(logits), batch.labels)
-        slope /= len(rows)
-        inner = [slope.T @ features, slope.sum(0)]
-        self._move_rates(
-            model.head, batch, noise[rank::world], features, slope, inner, meta, batches["meta"].labels, step
-        )
+        with torch.no_grad():
+            cost, slope = cross_entropy(logits + self.criterion.log_prior.to(logits), batch.labels)
+            slope /= len(rows)
+            inner = [slope.T @ features, slope.sum(0)]
+            self._move_rates(
+                model.head, batch, noise[rank::world], features, slope, inner, meta, batches["meta"].labels, step
+            )
         # the gradient of the head is already known from looking ahead
-        loss = with_gradient(costs.mean(), [model.head.weight, model.head.bias], [world * g for g in inner])  # type: ignore[list-item]
+        known = inner if world == 1 else [world * g for g in inner]
+        loss = with_gradient(cost, [model.head.weight, model.head.bias], known)  # type: ignore[list-item]
         return Outcome(loss, logits, batch.labels)
 
-    @torch.no_grad()
     def _move_rates(
         self, head: Any, batch: Batch, noise: Tensor, features: Tensor, slope: Tensor, inner: list[Tensor],
         meta: Tensor, meta_labels: Tensor, step: Step,
@@ -122,36 +127,36 @@ class BALMS(TwoStage):
             _sgd_step(step.optimizer, weight, g)
             for weight, g in zip([head.weight, head.bias], summed(inner), strict=True)
         ]
-        costs, meta_slope = cross_entropy(F.linear(meta, *ahead), meta_labels)
-        meta_slope /= len(costs) * place()[1]
-        outer = summed([meta_slope.T @ meta, meta_slope.sum(0)])
-        along = -step.lr * (slope * F.linear(features, *outer)).sum(1)
+        cost, meta_slope = cross_entropy(F.linear(meta, *ahead), meta_labels)
+        outer = summed([meta_slope.T @ meta, meta_slope.sum(0)])  # of the summed meta loss: the mean's share comes last
+        along = F.linear(features, *outer).mul_(slope).sum(1).mul_(-step.lr / (len(meta) * place()[1]))
         self.sampler.move(summed([self.sampler.gradient(along, batch.indices, noise, step.labels)])[0])
-        step.log("meta_loss", costs.mean())
+        step.log("meta_loss", cost)
 
 
-@torch.no_grad()
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) cross entropies and their (N, K) gradients with respect to the logits."""
-    log_p, places = logits.log_softmax(1), labels[:, None]
-    costs = -log_p.gather(1, places).squeeze(1)
-    return costs, log_p.exp_().scatter_add_(1, places, -torch.ones_like(places, dtype=log_p.dtype))
+    """Mean cross entropy, and the (N, K) gradient of the sum with respect to the logits."""
+    p, places = logits.softmax(1), labels[:, None]
+    chosen = p.gather(1, places)
+    if float(chosen.min()) > 1e-30:
+        cost = chosen.log().mean().neg()
+    else:  # too small for a logarithm, which would otherwise be a second pass over all logits
+        cost = F.cross_entropy(logits, labels)
+    return cost, p.scatter_add_(1, places, p.new_full((1, 1), -1.0).expand(places.shape))
 
 
 def with_gradient(value: Tensor, weights: list[Tensor], gradients: list[Tensor]) -> Tensor:
     """``value``, with gradients that are already known."""
-    for weight, gradient in zip(weights, gradients, strict=True):
-        product = (weight * gradient).sum()
-        value = value + (product - product.detach())
-    return value
+    first, *others = (torch.dot(w.flatten(), g.flatten()) for w, g in zip(weights, gradients, strict=True))
+    product = sum(others, first)
+    return value + (product - product.detach())
 
 
 def _sgd_step(optimizer: torch.optim.Optimizer, weight: Tensor, gradient: Tensor) -> Tensor:
     """Where plain SGD would put a weight: decay, momentum, step."""
     group = optimizer.param_groups[0]
-    moved = gradient + group["weight_decay"] * weight.detach()
+    moved = torch.add(gradient, weight.detach(), alpha=group["weight_decay"])
     buffer = optimizer.state.get(weight, {}).get("momentum_buffer")
     if buffer is not None:
-        moved = group["momentum"] * buffer + moved
-    stepped: Tensor = weight.detach() - group["lr"] * moved
-    return stepped
+        moved.add_(buffer, alpha=group["momentum"])
+    return torch.add(weight.detach(), moved, alpha=-group["lr"])

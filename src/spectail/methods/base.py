@@ -14,6 +14,7 @@ from ..counts import ClassCounts
 from ..data.loader import Batch
 from ..data.transforms import Preset
 from ..losses import CrossEntropyLoss, effective_number_weights
+from ..losses.base import LabelLoss
 from ..models.classifier import Classifier
 from ..models.heads import make_head
 from ..targets import MixedTarget
@@ -41,8 +42,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class LossOptions(Options):
-    """Options of every method that is a loss: what may change late in training."""
+class LateOptions(Options):
+    """What may change late in training."""
 
     defer: Literal["none", "reweight", "resample"] = "none"
     """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
@@ -54,6 +55,14 @@ class LossOptions(Options):
     def check(self) -> None:
         within("defer-at", self.defer_at, 0, 1)
         within("defer-beta", self.defer_beta, 0, 1)
+
+
+@dataclass(frozen=True)
+class LossOptions(LateOptions):
+    """Options of every method that is a loss without class weights of its own."""
+
+    weight_average: Literal["weights", "samples"] = "weights"
+    """How deferred class weights are averaged: divided by their sum in the batch, or by the number of samples."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,8 @@ class Method(nn.Module):
         options.check()
         self.counts, self.options, self.epochs = counts, options, epochs
         self.criterion = self.make_criterion()
+        if isinstance(options, LossOptions) and isinstance(self.criterion, LabelLoss):
+            self.criterion.average = options.weight_average
         if hasattr(self.criterion, "sync"):
             self.criterion.sync = True  # type: ignore[assignment] # in the engine every rank calls it
 
@@ -169,6 +180,10 @@ class Method(nn.Module):
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         return Classifier(backbone, head)
 
+    def balances(self) -> bool:
+        """Whether the head that it trains is made for equally frequent classes, whatever the training set has."""
+        return isinstance(self.options, LateOptions) and self.options.defer != "none"
+
     def undecayed(self, model: Classifier) -> list[nn.Parameter]:
         """Parameters that weight decay must leave alone."""
         return []
@@ -179,7 +194,7 @@ class Method(nn.Module):
     def streams(self, stage: Stage) -> dict[str, Stream]:
         """Batches by name. ``main`` sets the pace: an epoch ends with it."""
         options = self.options
-        if isinstance(options, LossOptions) and options.defer == "resample":
+        if isinstance(options, LateOptions) and options.defer == "resample":
             late = switch_epoch(options.defer_at, self.epochs)
             return {"main": Stream("instance", then="class-balanced", switch=late)}
         return {"main": Stream()}
@@ -198,13 +213,16 @@ class Method(nn.Module):
 
     # -- what it does --
 
+    def begin_from(self, model: Classifier, first: Method) -> None:
+        """Set what follows from the method of the run that ``--stage1`` has loaded into the model."""
+
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         """Set what follows the stage. Values are restored afterwards if the run goes on inside the stage."""
 
     def begin_epoch(self, step: Step) -> None:
         """Set what follows the epoch."""
         options = self.options
-        if isinstance(options, LossOptions) and options.defer == "reweight":
+        if isinstance(options, LateOptions) and options.defer == "reweight":
             late = self.deferred(step)
             weight = effective_number_weights(self.counts, options.defer_beta) if late else None
             self.criterion.set_weight(weight)  # type: ignore[operator]
@@ -217,7 +235,7 @@ class Method(nn.Module):
     def deferred(self, step: Step) -> bool:
         """Whether the late part of training has begun."""
         options = self.options
-        if not isinstance(options, LossOptions) or options.defer == "none":
+        if not isinstance(options, LateOptions) or options.defer == "none":
             return False
         return step.epoch >= switch_epoch(options.defer_at, step.epochs)
 

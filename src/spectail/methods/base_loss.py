@@ -19,8 +19,6 @@ SCALE = 30.0
 class BaseLossOptions(LossOptions):
     base_loss: Literal["ce", "focal", "balanced-softmax", "ldam"] = "ce"
     """The loss under it. ldam brings its cosine head; with --defer reweight it is LDAM-DRW."""
-    weight_average: Literal["weights", "samples"] = "weights"
-    """How deferred class weights are averaged: divided by their sum in the batch, or by the number of samples."""
 
 
 class OnBaseLoss(Method):
@@ -31,12 +29,15 @@ class OnBaseLoss(Method):
     def make_criterion(self) -> nn.Module:
         options = self.options
         assert isinstance(options, BaseLossOptions)
-        average = options.weight_average
         if options.base_loss == "balanced-softmax":
-            return BalancedSoftmaxLoss(self.counts, average=average)
+            return BalancedSoftmaxLoss(self.counts)
         if options.base_loss == "ldam":
-            return LDAMLoss(self.counts, scale=SCALE, average=average)
-        return FocalLoss(average=average) if options.base_loss == "focal" else CrossEntropyLoss(average=average)
+            return LDAMLoss(self.counts, scale=SCALE)
+        return FocalLoss() if options.base_loss == "focal" else CrossEntropyLoss()
+
+    def balances(self) -> bool:
+        assert isinstance(self.options, BaseLossOptions)
+        return self.options.base_loss == "balanced-softmax" or super().balances()
 
     @property
     def has_margins(self) -> bool:

@@ -35,7 +35,7 @@ class BBN(Method):
     about = About(
         "model, sampler, schedule",
         "CVPR 2020",
-        "counts, second sampler, images",
+        "counts, second sampler, images, linear head",
         "about twice a step",
         "emphasis by the code's T - 1, not the paper's T (--count-from paper)",
     )

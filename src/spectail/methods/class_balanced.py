@@ -9,12 +9,12 @@ from torch import nn
 
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About, LateOptions, Method, within
 from .focal import rare_start
 
 
 @dataclass(frozen=True)
-class ClassBalancedOptions(LossOptions):
+class ClassBalancedOptions(LateOptions):
     beta: float = 0.9999
     """Of the effective number: 0 for no weights, 1 for inverse frequency."""
     base: Literal["softmax", "sigmoid", "focal", "softmax-bce"] = "softmax"
@@ -23,6 +23,11 @@ class ClassBalancedOptions(LossOptions):
     """Of focal."""
     average: Literal["samples", "weights"] = "samples"
     """Divide by the batch size, as the authors do, or by the sum of the weights, as torch does."""
+
+    def check(self) -> None:
+        super().check()
+        within("beta", self.beta, 0, 1)
+        within("gamma", self.gamma, 0)
 
 
 class ClassBalanced(Method):
@@ -35,6 +40,9 @@ class ClassBalanced(Method):
         if options.defer == "reweight":
             raise ValueError("cb weighs classes from the start; for late weights use --method ce --defer reweight.")
         return ClassBalancedLoss(self.counts, options.beta, options.base, options.gamma, options.average)
+
+    def balances(self) -> bool:
+        return True
 
     @property
     def sigmoid(self) -> bool:

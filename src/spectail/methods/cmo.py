@@ -9,7 +9,7 @@ from ..augment.mixing import Draws, paste
 from ..data.loader import Batch
 from ..distributed import place
 from ..models.classifier import Classifier
-from ..targets import MixedTarget
+from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Stage, Step, Stream, within
 from .base_loss import BaseLossOptions, OnBaseLoss
 
@@ -64,15 +64,16 @@ class CMO(OnBaseLoss):
         options, batch = self.options, batches["main"]
         assert isinstance(options, CMOOptions)
         assert step.generator is not None
+        labels, size = class_indices(batch.labels, "cmo"), len(batch.labels)
+        front = batches.get("foreground")
+        pasted = None if front is None else class_indices(front.labels, "the foreground of cmo")[:size]
         draws = Draws(step.generator, place()[0])
-        if "foreground" not in batches or not draws.chance(options.probability):
+        if front is None or pasted is None or not draws.chance(options.probability):
             logits = model(batch.images)
-            return Outcome(self.cost(logits, batch.labels), logits, batch.labels)
-        front = batches["foreground"]
-        size = len(batch.labels)
+            return Outcome(self.cost(logits, labels), logits, labels)
         box = draws.box(draws.lam(options.mix_alpha), *batch.images.shape[-2:])
         images = paste(batch.images, front.images[:size], box)
-        target = MixedTarget(batch.labels, front.labels[:size], box.share)
+        target = MixedTarget(labels, pasted, box.share)
         logits = model(images)
         return Outcome(self.cost(logits, target), logits, target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -19,17 +19,21 @@ from ..distributed import place
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
-from ..targets import MixedTarget
+from ..targets import MixedTarget, class_indices
 from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch, within
+
+CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "projection_norm")
+"""Options without a meaning in the lite mode."""
 
 
 @dataclass(frozen=True)
 class ConCutMixOptions(Options):
     mode: Literal["full", "lite"] = "full"
-    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, plain cross
-    entropy; distances are then between features and class vectors."""
-    tau: float = 0.9
-    """Strength of the prior in the loss of the full mode; 1 is Balanced Softmax."""
+    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, no contrastive
+    loss; distances are then between features and class vectors."""
+    tau: float | None = None
+    """Strength of the prior in the loss; 1 is Balanced Softmax. Default: 0.9 in full, 0 (plain cross entropy) in
+    lite."""
     probability: float = 0.5
     """Share of the batches that are pasted into."""
     mix_alpha: float = 1.0
@@ -37,7 +41,7 @@ class ConCutMixOptions(Options):
     class_weight: float = 2.0
     """Weight of the classification loss in the full mode."""
     contrast_weight: float = 0.6
-    """Weight of the contrastive loss."""
+    """Weight of the contrastive loss; this and what else shapes that loss belong to the full mode."""
     temperature: float = 0.1
     """Of the contrastive loss."""
     width: int = 128
@@ -46,8 +50,8 @@ class ConCutMixOptions(Options):
     """Share of the epochs after which labels are rectified."""
     omega: float | None = None
     """Strength of the rectification. Default: (number of classes / 5) / 255, as the authors'."""
-    top: int = 30
-    """Classes that a rectified label may lean to."""
+    top: int | None = None
+    """Classes that a rectified label may lean to. Default: 3 of up to 10 classes, 30 of more, as the authors'."""
     projection_norm: Literal["batch", "layer"] = "batch"
     """In the projection heads; layer for fewer than 32 images a process."""
 
@@ -56,13 +60,20 @@ class ConCutMixOptions(Options):
         within("mix-alpha", self.mix_alpha, 0, open_low=True)
         within("temperature", self.temperature, 0, open_low=True)
         within("rectify-from", self.rectify_from, 0, 1)
-        within("tau", self.tau, 0)
+        if self.tau is not None:
+            within("tau", self.tau, 0)
         within("class-weight", self.class_weight, 0)
         within("contrast-weight", self.contrast_weight, 0)
         if self.omega is not None:
             within("omega", self.omega, 0)
         within("width", self.width, 1)
-        within("top", self.top, 1)
+        if self.top is not None:
+            within("top", self.top, 1)
+        if self.mode == "lite":
+            for field in fields(self):
+                if field.name in CONTRASTIVE and getattr(self, field.name) != field.default:
+                    flag = field.name.replace("_", "-")
+                    raise ValueError(f"--{flag} belongs to --mode full; leave it out in lite.")
 
 
 class ConCutMix(Method):
@@ -78,8 +89,16 @@ class ConCutMix(Method):
     needs_images = True
 
     def make_criterion(self) -> nn.Module:
+        return BalancedSoftmaxLoss(self.counts, self.tau) if self.tau else CrossEntropyLoss()
+
+    @property
+    def tau(self) -> float:
         assert isinstance(self.options, ConCutMixOptions)
-        return BalancedSoftmaxLoss(self.counts, self.options.tau) if self.full else CrossEntropyLoss()
+        default = 0.9 if self.full else 0.0
+        return default if self.options.tau is None else self.options.tau
+
+    def balances(self) -> bool:
+        return self.tau > 0
 
     @property
     def full(self) -> bool:
@@ -117,29 +136,32 @@ class ConCutMix(Method):
         options, batch = self.options, batches["main"]
         assert isinstance(options, ConCutMixOptions)
         assert step.generator is not None
+        labels, front = class_indices(batch.labels, "concutmix"), batches["foreground"]
+        pasted = class_indices(front.labels, "the foreground of concutmix")
         draws = Draws(step.generator, place()[0])
         first, *others = batch.images if isinstance(batch.images, tuple) else (batch.images,)
-        target: Tensor | MixedTarget = batch.labels
+        target: Tensor | MixedTarget = labels
         if draws.chance(options.probability):
-            front, size = batches["foreground"], len(first)
+            size, patches = len(first), front.images[0] if isinstance(front.images, tuple) else front.images
             box = draws.box(draws.lam(options.mix_alpha), *first.shape[-2:])
-            pasted = front.images[0] if isinstance(front.images, tuple) else front.images
-            first = paste(first, pasted[:size], box)
-            target = MixedTarget(batch.labels, front.labels[:size], box.share)
+            first = paste(first, patches[:size], box)
+            target = MixedTarget(labels, pasted[:size], box.share)
         features = model.backbone(torch.cat([first, *others]))
         logits = model.head(features[: len(first)])
         space, classes = self._space(features, model.head.weight)  # type: ignore[arg-type]
         label: Tensor | MixedTarget = target
         if isinstance(target, MixedTarget) and self.rectifies(step):
             distances = torch.cdist(space[: len(first)].detach().float(), classes.detach().float())
-            omega = len(self.counts) / 5 / 255 if options.omega is None else options.omega
-            label = rectify(target.dense(len(self.counts)), distances, self.counts.counts, omega, options.top)
+            number = len(self.counts)
+            omega = number / 5 / 255 if options.omega is None else options.omega
+            top = (3 if number <= 10 else 30) if options.top is None else options.top
+            label = rectify(target.dense(number), distances, self.counts.counts, omega, top)
         loss = self.criterion(logits, label)
         step.log("classification", loss)
         if self.full:
             unit = F.normalize(space[len(first) :].float(), dim=1)
             contrast = balanced_contrastive(
-                unit, batch.labels.repeat(2), F.normalize(classes.float(), dim=1), options.temperature
+                unit, labels.repeat(2), F.normalize(classes.float(), dim=1), options.temperature
             )
             step.log("contrastive", contrast)
             loss = options.class_weight * loss + options.contrast_weight * contrast

@@ -16,8 +16,17 @@ class CRTOptions(TwoStageOptions):
 
 
 class CRT(TwoStage):
-    about = About("sampler, two stages", "ICLR 2020", "counts (sampler)", "a short second stage on the head")
+    about = About(
+        "sampler, two stages",
+        "ICLR 2020",
+        "counts (sampler)",
+        "a short second stage on the head",
+        "draws classes independently; smooth cosine (--stage2-schedule cosine-epochs is theirs)",
+    )
     options_type = CRTOptions
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream("class-balanced" if stage.name == "stage2" else "instance")}
+
+    def balances(self) -> bool:
+        return True

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..losses import FocalLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About, LossOptions, Method, within
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,14 @@ class FocalOptions(LossOptions):
     """softmax as in long-tailed recognition, sigmoid as in the original."""
     focal_alpha: float | None = None
     """Weight of the label's own term in the sigmoid form."""
+
+    def check(self) -> None:
+        super().check()
+        within("gamma", self.gamma, 0)
+        if self.focal_alpha is not None:
+            within("focal-alpha", self.focal_alpha, 0, 1)
+            if self.form != "sigmoid":
+                raise ValueError("--focal-alpha belongs to the sigmoid form: pass --form sigmoid, or leave it out.")
 
 
 def rare_start(head: nn.Module, classes: int) -> nn.Module:

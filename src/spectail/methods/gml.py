@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.loader import Batch
 from ..losses import GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
-from .base import About, Outcome, Stage, Step, Stream
+from .base import About, Method, Outcome, Stage, Step, Stream
 from .two_stage import TwoStage, TwoStageOptions
 
 
@@ -28,8 +28,9 @@ class GMLOptions(TwoStageOptions):
     """Begin the second stage with the old head instead of a fresh one."""
     ensemble: float = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
-    old_prior: Literal["remove", "keep"] = "remove"
-    """Take the log prior off the old head's logits, right for cross entropy; keep it after a balanced loss."""
+    old_prior: Literal["auto", "remove", "keep"] = "auto"
+    """Take the log prior off the old head's logits, right for cross entropy, or not, right for a head that was made for
+    equally frequent classes. auto: by the method of the --stage1 run."""
     stage2_batch_size: int | None = 512
     """Should be large against the number of classes."""
 
@@ -43,7 +44,7 @@ class GML(TwoStage):
     about = About(
         "batch loss, two stages",
         "CVPR 2023",
-        "counts, large batches",
+        "counts, large batches, linear head",
         "a short second stage on the head",
         "no official code: settings of stage two and form of the average are reconstructed",
     )
@@ -61,8 +62,21 @@ class GML(TwoStage):
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         assert isinstance(self.options, GMLOptions)
-        prior = self.counts.frequencies.log() * (self.options.old_prior == "remove")
-        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, -prior)
+        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift())
+
+    def _shift(self, first: Method | None = None) -> Tensor:
+        """What is added to the logits of the old head: of a first stage of its own, or of the run ``first``."""
+        assert isinstance(self.options, GMLOptions)
+        keep = {"remove": False, "keep": True}.get(self.options.old_prior, first is not None and first.balances())
+        log_prior = self.counts.frequencies.log()
+        return torch.zeros_like(log_prior) if keep else -log_prior
+
+    def balances(self) -> bool:
+        return True
+
+    def begin_from(self, model: Classifier, first: Method) -> None:
+        assert isinstance(model.head, EnsembleHead)
+        model.head.shift.copy_(self._shift(first))  # a run of gml has brought its own
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         assert isinstance(self.options, GMLOptions)

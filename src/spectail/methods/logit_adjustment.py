@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About, LossOptions, Method, within
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,10 @@ class LogitAdjustmentOptions(LossOptions):
     """Strength of the prior."""
     mode: Literal["post-hoc", "training"] = "post-hoc"
     """Subtract tau log prior at inference, or add it in training (with tau 1 that is balanced-softmax)."""
+
+    def check(self) -> None:
+        super().check()
+        within("tau", self.tau, 0, 10)
 
 
 class Adjusted(nn.Module):
@@ -44,6 +48,10 @@ class LogitAdjustment(Method):
         options = self.options
         assert isinstance(options, LogitAdjustmentOptions)
         return BalancedSoftmaxLoss(self.counts, options.tau) if options.mode == "training" else CrossEntropyLoss()
+
+    def balances(self) -> bool:
+        assert isinstance(self.options, LogitAdjustmentOptions)
+        return self.options.mode == "training" or super().balances()
 
     def inference(self, model: Classifier) -> nn.Module:
         options = self.options

@@ -12,7 +12,11 @@ from .crt import CRT
 
 class LWS(CRT):
     about = About(
-        "sampler, two stages", "ICLR 2020", "counts (sampler), linear head", "a short second stage on the head"
+        "sampler, two stages",
+        "ICLR 2020",
+        "counts (sampler), linear head",
+        "a short second stage on the head",
+        CRT.about.deviations,
     )
     head = "linear"
     length = (5, 90)

@@ -11,7 +11,7 @@ from ..augment.remix import remix_share
 from ..data.loader import Batch
 from ..distributed import place
 from ..models.classifier import Classifier
-from ..targets import MixedTarget
+from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Step, within
 from .base_loss import BaseLossOptions, OnBaseLoss
 
@@ -48,17 +48,15 @@ class ReMix(OnBaseLoss):
         options, batch = self.options, batches["main"]
         assert isinstance(options, ReMixOptions)
         assert step.generator is not None
+        labels = class_indices(batch.labels, "remix")
         draws = Draws(step.generator, place()[0])
-        partners, share = draws.partners(len(batch.labels), batch.labels.device), draws.lam(options.mix_alpha)
+        partners, share = draws.partners(len(labels), labels.device), draws.lam(options.mix_alpha)
         if options.mix == "cutmix":
             box = draws.box(share, *batch.images.shape[-2:])
             images, share = paste(batch.images, batch.images[partners], box), box.share
         else:
             images = mixup(batch.images, batch.images[partners], share)
-        other = batch.labels[partners]
-        counts = self.counts.counts.to(other.device)
-        target = MixedTarget(
-            batch.labels, other, remix_share(counts, batch.labels, other, share, options.kappa, options.tau)
-        )
+        other, counts = labels[partners], self.counts.counts.to(labels.device)
+        target = MixedTarget(labels, other, remix_share(counts, labels, other, share, options.kappa, options.tau))
         logits = model(images)
         return Outcome(self.cost(logits, target), logits, target)

@@ -14,6 +14,7 @@ from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_class
 from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
 from ..models.classifier import Classifier
+from ..targets import class_indices
 from .base import About, LossOptions, Method, Outcome, Step, switch_epoch
 
 SCALE = 30.0
@@ -81,6 +82,9 @@ class SAFA(Method):
             return LDAMLoss(self.counts, self._own.max_margin, SCALE)
         return CrossEntropyLoss() if self._own.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
 
+    def balances(self) -> bool:
+        return self._own.base_loss == "balanced-softmax" or super().balances()
+
     def needed_head(self) -> str | None:
         return "cosine" if self._own.base_loss == "ldam" else None
 
@@ -102,7 +106,7 @@ class SAFA(Method):
         return "augmented" if self.augments(step) else super().phase(step)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
-        own, labels = self._own, batches["main"].labels
+        own, labels = self._own, class_indices(batches["main"].labels, "safa-r")
         features, logits = model(batches["main"].images, features=True)
         pairs = self.pairs(labels, step)
         found = augment(self.nets, features, pairs, temperature=own.temperature, clamp=own.mode_clamp)

@@ -8,13 +8,17 @@ import torch
 from torch import nn
 
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About, LossOptions, Method, within
 
 
 @dataclass(frozen=True)
 class TauNormOptions(LossOptions):
     tau: float = 1.0
     """Power of the length: 0 leaves the vectors, 1 makes them all of length one."""
+
+    def check(self) -> None:
+        super().check()
+        within("tau", self.tau, 0, 10)
 
 
 class TauNorm(Method):

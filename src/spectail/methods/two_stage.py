@@ -58,6 +58,7 @@ class TwoStage(Method):
         optim = {
             "optimizer": "sgd",
             "momentum": 0.9,
+            "nesterov": False,
             "lr": options.stage2_lr,
             "weight_decay": options.stage2_weight_decay,
             "schedule": options.stage2_schedule,

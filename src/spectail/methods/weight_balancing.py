@@ -39,9 +39,10 @@ class WeightBalancing(TwoStage):
     about = About(
         "regulariser, two stages",
         "CVPR 2022",
-        "counts in stage two",
+        "counts in stage two, linear head",
         "a short second stage on the head",
-        "flip at test only by --flip-test or --recipe; the code's ResNet-34 is --model resnet34-cifar",
+        "flip at test only by --flip-test or --recipe; the code's ResNet-34 is --model resnet34-cifar; smooth cosine "
+        "(--schedule and --stage2-schedule cosine-epochs are the code's)",
     )
     options_type = WeightBalancingOptions
     head = "linear"
@@ -61,6 +62,9 @@ class WeightBalancing(TwoStage):
         options = self.options
         assert isinstance(options, WeightBalancingOptions)
         return ClassBalancedLoss(self.counts, options.beta, options.loss)
+
+    def balances(self) -> bool:
+        return True
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if step.stage.name == "stage2" and not resumed:  # once, from the weights of the first stage

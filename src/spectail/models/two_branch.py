@@ -39,7 +39,9 @@ class TwoBranchClassifier(Classifier):
         try:
             block = backbone.get_submodule(self.place)
         except AttributeError:
-            raise ValueError(f"the {type(backbone).__name__} has no block {self.place!r} to be doubled.") from None
+            raise ValueError(
+                f"the {type(backbone).__name__} has no block {self.place!r} to be doubled. {_advice(backbone)}"
+            ) from None
         parent, _, name = self.place.rpartition(".")
         setattr(backbone.get_submodule(parent), name, Branches(block))
 
@@ -95,3 +97,10 @@ def last_block(backbone: nn.Module) -> str:
         f"the last block of a {type(backbone).__name__} is not known; name the one to double with --branch-at, such as "
         "layer4.2."
     )
+
+
+def _advice(backbone: nn.Module) -> str:
+    try:
+        return f"Its last one is {last_block(backbone)!r}, which is doubled without --branch-at."
+    except ValueError:
+        return f"Its parts are {', '.join(name for name, _ in backbone.named_children())}."

@@ -20,6 +20,7 @@ DENSE = 2_000  # most classes for which the whole confusion matrix is kept
 TOP = 50
 VIEW = 10
 GROUPS = ("head", "medium", "tail")
+STANDS_OUT = 50.0  # percent of a direction that its first classes must hold to be called a group
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,16 @@ class Spectrum:
     top_predicted: list[int]
     """The same for ``left``."""
 
+    @property
+    def share_true(self) -> float:
+        """How much of the direction ``top_true`` holds, in percent."""
+        return float(self.energy[self.top_true].sum())
+
+    @property
+    def share_predicted(self) -> float:
+        """The same for ``top_predicted``."""
+        return 100 * float(np.square(self.left[self.top_predicted]).sum())
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -82,6 +93,12 @@ class Analysis:
     calibration: dict[str, Any] | None
     """bins (low, high, confidence and accuracy in percent, count), ece, mean_confidence, accuracy; None without
     scores."""
+
+    @property
+    def tied(self) -> int:
+        """How many classes share the lowest accuracy."""
+        lowest = self.per_class[self.worst[0]]["accuracy"]
+        return sum(self.per_class[label]["accuracy"] == lowest for label in self.worst)
 
 
 def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
@@ -123,7 +140,7 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
         worst=worst,
         view=choose_view(pairs, worst),
         spectrum=spectrum,
-        calibration=None if predictions.logits is None else figures.calibration(),
+        calibration=None if predictions.logits is None else figures.calibration(metrics["overall"]),
     )
 
 
@@ -156,7 +173,7 @@ class _Figures(Metrics):
     def spectral_norm(self, r0: float = 0.2) -> float:
         return self.norm
 
-    def calibration(self) -> dict[str, Any]:
+    def calibration(self, overall: float) -> dict[str, Any]:
         samples, confidence, right = self.bins.numpy()
         edges = np.linspace(0, 100, BINS + 1)
         bins = [
@@ -173,7 +190,7 @@ class _Figures(Metrics):
             "bins": bins,
             "ece": self._calibration()["ece"],
             "mean_confidence": 100 * float(confidence.sum() / samples.sum()),
-            "accuracy": 100 * float(right.sum() / samples.sum()),
+            "accuracy": overall,  # ties between classes may have been broken another way in the bins
         }
 
 
@@ -298,6 +315,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
     wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
     return {
         "name": found.name,
+        "notes": list(found.notes),
         "samples": len(found),
         "classes": list(names),
         "class_counts": None if found.class_counts is None else found.class_counts.tolist(),

@@ -89,7 +89,7 @@ def compare(analyses: Sequence[Analysis], *, draws: int = DRAWS, seed: int = 0) 
         raise ValueError(f"a comparison needs two sets of predictions or more; got {len(analyses)}.")
     base = analyses[0]
     for other in analyses[1:]:
-        _require_same(base.predictions, other.predictions)
+        require_same(base.predictions, other.predictions)
     return Comparison(tuple(analyses), [_pair(base, other, draws, seed) for other in analyses[1:]], draws)
 
 
@@ -102,7 +102,8 @@ def comparison_summary(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _require_same(base: Predictions, other: Predictions) -> None:
+def require_same(base: Predictions, other: Predictions) -> None:
+    """Refuse predictions that are not of the same test images in the same order."""
     names = f"{base.name} and {other.name}"
     if len(base) != len(other):
         raise ValueError(
@@ -138,11 +139,11 @@ def _pair(base: Analysis, other: Analysis, draws: int, seed: int) -> Pairing:
     exact, mid = mcnemar(one, two)
     return Pairing(
         base.predictions.name, other.predictions.name, one, two, exact, mid,
-        _differences(outcomes, _members(base), draws, seed), _per_class(base, outcomes),
+        _differences(outcomes, members_of(base), draws, seed), _per_class(base, outcomes),
     )  # fmt: skip
 
 
-def _members(analysis: Analysis) -> dict[str, list[int]]:
+def members_of(analysis: Analysis) -> dict[str, list[int]]:
     """Tested classes of each group."""
     members: dict[str, list[int]] = {group: [] for group in GROUPS}
     for entry in analysis.per_class:

@@ -23,6 +23,7 @@ from ..training.regulariser import PRESETS
 from ..training.run_folder import MAY_DIFFER
 from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg
 from .run_record import RunRecord
+from .text_table import number
 
 SETTINGS = {
     "beta": "memory \N{GREEK SMALL LETTER BETA}",
@@ -82,8 +83,12 @@ def car_settings(run: RunRecord) -> dict[str, float] | None:
     return {name: float(usual[name] if given[name] is None else given[name]) for name in SETTINGS}
 
 
-def find_panels(runs: Sequence[RunRecord]) -> list[Panel]:
-    """A panel for every setting of CAR that varies while all others stay as they are."""
+def find_panels(runs: Sequence[RunRecord], *, validation: bool = False) -> list[Panel]:
+    """A panel for every setting of CAR that varies while all others stay as they are.
+
+    With ``validation`` the figures are those of the validation data, and "all" is the mean of the classes: data held
+    out of the training set are as long-tailed as it is.
+    """
     known = [(run, settings) for run in runs if (settings := car_settings(run)) is not None]
     panels = []
     for name in SETTINGS:
@@ -96,9 +101,9 @@ def find_panels(runs: Sequence[RunRecord]) -> list[Panel]:
             groups.setdefault(key, {}).setdefault(settings[name], []).append(run)
         varied = {key: values for key, values in groups.items() if len(values) > 1}
         if varied:
-            labels = _labels([others[key] for key in varied])
+            labels = what_differs([others[key] for key in varied])
             curves = [
-                Curve(label, [_point(value, values[value]) for value in sorted(values)])
+                Curve(label, [_point(value, values[value], validation) for value in sorted(values)])
                 for label, values in zip(labels, varied.values(), strict=True)
             ]
             panels.append(Panel(name, curves))
@@ -107,16 +112,18 @@ def find_panels(runs: Sequence[RunRecord]) -> list[Panel]:
 
 def finding(panel: Panel) -> str:
     """One sentence: how much the setting matters, and which value did best."""
-    spans, best = [], (-math.inf, 0.0)
+    spans, best, spread = [], (-math.inf, 0.0), []
     for curve in panel.curves:
+        spread += [std for point in curve.points if (std := point.std["overall"]) is not None]
         values = [(mean, point.value) for point in curve.points if (mean := point.mean["overall"]) is not None]
         spans.append(max(values)[0] - min(values)[0])
         best = max(best, *values)
+    chance = "; one seed each" if not spread else "; seeds alone move it as much" if max(spread) >= max(spans) else ""
     tried = sorted({point.value for curve in panel.curves for point in curve.points})
     return (
         f"{SETTINGS[panel.setting].capitalize()} from {tried[0]:g} to {tried[-1]:g} moves overall accuracy by "
-        f"{'at most ' if len(spans) > 1 else ''}{max(spans):.1f} points; the best value tried is {best[1]:g} "
-        f"({best[0]:.1f} %)."
+        f"{'at most ' if len(spans) > 1 else ''}{number(max(spans))} points; the best value tried is {best[1]:g} "
+        f"({number(best[0])} %){chance}."
     )
 
 
@@ -158,24 +165,36 @@ def check_format(path: Path) -> None:
 
 def _everything_else(run: RunRecord, settings: dict[str, float], name: str) -> dict[str, Any]:
     """What two runs must share to be on one curve of a setting."""
-    rest = {key: value for key, value in flat(to_dict(run.config)).items() if key not in NOT_PART}
-    rest |= {f"car.{other}": value for other, value in settings.items()} | {"data": run.manifest.identity}
+    rest = all_settings(run, settings)
     del rest[f"car.{name}"]
     return rest
 
 
-def _point(value: float, runs: list[RunRecord]) -> Point:
+def all_settings(run: RunRecord, car: dict[str, float] | None) -> dict[str, Any]:
+    """What two runs share that differ in nothing but the seed; ``car`` are CAR's settings in full."""
+    found = {key: value for key, value in flat(to_dict(run.config)).items() if key not in NOT_PART}
+    return found | {f"car.{name}": value for name, value in (car or {}).items()} | {"data": run.manifest.identity}
+
+
+def _point(value: float, runs: list[RunRecord], validation: bool) -> Point:
     mean: dict[str, float | None] = {}
     std: dict[str, float | None] = {}
     for measure in MEASURES:
-        known = [float(run.results[measure]) for run in runs if run.results.get(measure) is not None]
+        found = [_figure(run.results, measure, validation) for run in runs]
+        known = [figure for figure in found if figure is not None]
         mean[measure] = statistics.fmean(known) if known else None
         std[measure] = statistics.stdev(known) if len(known) > 1 else None
     return Point(value, len(runs), mean, std)
 
 
-def _labels(settings: list[dict[str, Any]]) -> list[str]:
-    """For each curve, the settings in which the curves differ."""
+def _figure(results: dict[str, Any], measure: str, validation: bool) -> float | None:
+    if not validation:
+        return results.get(measure)
+    return (results.get("val") or {}).get("balanced" if measure == "overall" else measure)
+
+
+def what_differs(settings: list[dict[str, Any]]) -> list[str]:
+    """For each of several runs or curves, the settings in which they differ."""
     names = sorted({name for entry in settings for name in entry})
     differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
     return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]

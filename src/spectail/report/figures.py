@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from .text_table import number
+
 INK, MUTED, LINE, SOFT = "#1b2230", "#566072", "#dfe2e7", "#eef0f3"
 BLUE, AMBER, RED, VIOLET = "#2563a8", "#966000", "#bb2d47", "#6b4fa0"
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", SOFT: "soft", BLUE: "blue", AMBER: "amber", RED: "red",
@@ -120,31 +122,38 @@ def singular_values(values: Sequence[float], name: str) -> Drawing:
 
 
 @styled
-def gap_bars(rows: Sequence[tuple[str, float | None, float | None, float]], name: str) -> Drawing:
-    """Per run: worst class in training, worst class in the test, all test images."""
-    figure, axes = new_figure(width=max(4.4, 1.4 * len(rows) + 1.6), height=3.0)
+def gap_bars(
+    rows: Sequence[tuple[str, float | None, float | None, float]], name: str, places: int | None = None
+) -> Drawing:
+    """Per run: worst class in training, worst class in the test, all test images.
+
+    With room for as many ``places``, drawings of fewer runs have bars of the same width.
+    """
+    places = len(rows) if places is None else places
+    figure, axes = new_figure(width=max(4.4, 1.4 * places + 1.6), height=3.0)
     kinds = (
         ("worst class, training", RED, "///"),
         ("worst class, test", VIOLET, "\\\\\\"),
         ("all test images", BLUE, ""),
     )
     for place, (kind, colour, hatch) in enumerate(kinds):
-        values = [row[place + 1] for row in rows]
+        values = [row[1:][place] for row in rows]
         at = [index + 0.27 * (place - 1) for index in range(len(rows))]
         bars = axes.bar(
             at, [value or 0.0 for value in values], width=0.25, label=kind,
             facecolor=SOFT if hatch else colour, edgecolor=colour, hatch=hatch,
         )  # fmt: skip
-        texts = ["n/a" if value is None else f"{value:.1f}" for value in values]
+        texts = [number(value) for value in values]
         axes.bar_label(bars, texts, padding=2, fontsize=8, color=INK)
     axes.set_xticks(range(len(rows)), [_wrapped(row[0]) for row in rows])
+    axes.set_xlim(-0.55, places - 0.45)
     axes.set_ylim(0, 112)
     axes.set_yticks([0, 25, 50, 75, 100])
     axes.set_ylabel("right, %")
     axes.grid(axis="x", visible=False)
     figure.legend(loc="outside upper left", ncols=3, fontsize=8, handlelength=1.4, columnspacing=1.0)
     parts = [
-        f"{row[0]}: " + ", ".join(f"{kind[0]} {'n/a' if value is None else f'{value:.1f} %'}"
+        f"{row[0]}: " + ", ".join(f"{kind[0]} {number(value)}{'' if value is None else ' %'}"
                                   for kind, value in zip(kinds, row[1:], strict=True))
         for row in rows
     ]  # fmt: skip
@@ -165,7 +174,7 @@ def reliability(bins: Sequence[dict[str, Any]], name: str) -> Drawing:
     axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=":", label="perfectly honest")
     axes.plot(x, [entry["accuracy"] for entry in known], color=BLUE, marker="o", markersize=4, label="right")
     axes.set(xlim=(0, 100), ylim=(0, 102), xlabel="how sure the model says it is, %", ylabel="%")
-    axes.legend(loc="upper left", fontsize=8)
+    figure.legend(loc="outside upper left", ncols=3, fontsize=8, handlelength=1.6, columnspacing=1.0)
     alt = "Confidence against how often it is right: " + ", ".join(
         f"{entry['confidence']:.0f} % sure, {entry['accuracy']:.0f} % right" for entry in known
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,21 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..data.storage import whole_file
-from .analysis import Analysis
+from .analysis import STANDS_OUT, Analysis
 from .comparison import Comparison
+from .downloads import download_files
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
-from .payload import DETAILED, download_files, hidden_cells, payload
+from .payload import DETAILED, hidden_cells, payload, with_matrix
+from .text_table import number
 
 if TYPE_CHECKING:
+    from .curves import Panel
     from .run_record import RunRecord
+    from .seeds import SeedStudy
 
 SCRIPTS = ("base.js", "scatter.js", "matrix.js", "table.js", "downloads.js")
-WORST_SHOWN = 8
+WORST_SHOWN = (8, 4)  # of one classifier, of each of several
+BARS = 3  # runs whose bars fit side by side on a phone
 GROUPS = {"head": "Frequent (head)", "medium": "Medium", "tail": "Rare (tail)"}
 SECTIONS = {
     "overall": "Overview",
@@ -61,6 +67,7 @@ def write_report(
     *,
     comparison: Comparison | None = None,
     runs: Sequence[RunRecord] = (),
+    study: SeedStudy | None = None,
 ) -> None:
     """Write the report of one or several classifiers on the same classes.
 
@@ -70,6 +77,8 @@ def write_report(
         comparison: from :func:`~spectail.report.compare`, for several.
         runs: where the predictions come from, one per analysis, or none. They add training curves, example images
             and the command that repeats a run.
+        study: from :func:`~spectail.report.seeds.study`, where there are several seeds of a method. The page then
+            shows means over seeds, and in detail one run of each method.
     """
     if not analyses:
         raise ValueError("a report needs the analysis of one classifier or more; got none.")
@@ -82,23 +91,30 @@ def write_report(
                 f"a report needs classifiers of the same classes: {first.name!r} and {other.predictions.name!r} differ "
                 f"in class names or their order. Write one report each."
             )
-    text = _render(list(analyses), comparison, list(runs))
+    text = _render(list(analyses), comparison, list(runs), study)
     with whole_file(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "replace"))  # names of files need not be UTF-8
 
 
-def _render(analyses: list[Analysis], comparison: Comparison | None, runs: list[RunRecord]) -> str:
+def _render(
+    analyses: list[Analysis], comparison: Comparison | None, runs: list[RunRecord], study: SeedStudy | None
+) -> str:
     environment = Environment(
         loader=PackageLoader("spectail.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"whole": lambda value: f"{value:,}", "decimal": _decimal}
+    environment.filters |= {"whole": lambda value: f"{value:,}", "decimal": number}
     loader = environment.loader
     assert loader is not None
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
     script = "\n".join(scripts)
-    files = download_files(analyses, comparison)
+    panels = _panels(runs)
+    files = download_files(analyses, comparison, runs, panels, study)
     titles = [analysis.predictions.name for analysis in analyses]
+    shown = list(range(len(analyses)) if study is None else study.shown)[:DETAILED]
+    matrices = with_matrix(analyses, shown, study)
+    headings = dict(zip(shown, _headings(titles, shown, study), strict=True))
+    drawn = (list(range(len(runs))) if study is None else study.shown)[: len(SERIES)] if runs else []
     owners: dict[Any, RunRecord] = {}  # runs on the same data load it once
     images = {at: owners.setdefault((run.config.data, run.manifest.identity), run) for at, run in enumerate(runs)}
     context = {
@@ -106,34 +122,43 @@ def _render(analyses: list[Analysis], comparison: Comparison | None, runs: list[
         "script": Markup(script),
         # only this script may run, whatever a name tries
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "payload": payload(analyses, files),
+        "payload": payload(analyses, files, matrices, study),
         "files": [(name, title) for name, (title, _) in files.items()],
         "version": __version__,
-        "title": _title(analyses),
+        "title": _title(analyses, study),
         "names": analyses[0].predictions.class_names,
         "analyses": analyses,
         "detailed": [
-            _detail(place, analysis, images.get(place), analyses[0].view)
-            for place, analysis in enumerate(analyses[:DETAILED])
+            _detail(place, analyses[place], images.get(place), analyses[shown[0]].view, headings[place], len(shown))
+            for place in shown
         ],
+        "matrices": [(place, titles[place]) for place in matrices],
+        "stands_out": STANDS_OUT,
         "runs": runs,
         "comparison": comparison,
+        "study": study,
+        "seeds": _seeds(study),
         "cards": _cards(analyses),
         "figures": _figures(analyses, runs),
-        "gap": _gap(analyses, runs),
-        "curves": training_curves([(name, run.curves) for name, run in zip(titles, runs[: len(SERIES)], strict=False)]),
-        "legend": [(name, VARIABLES[colour], line) for name, (colour, _, line) in zip(titles, SERIES, strict=False)],
+        "gap": _gap([(titles[place], analyses[place], runs[place]) for place in shown] if runs else []),
+        "curves": training_curves([(titles[place], runs[place].curves) for place in drawn]),
+        "legend": [
+            (titles[place], VARIABLES[colour], line) for place, (colour, _, line) in zip(drawn, SERIES, strict=False)
+        ],
+        "trained": [(titles[place], runs[place]) for place in drawn],
         "titles": titles,
-        "sweeps": _sweeps(runs),
+        "sweeps": _sweeps(panels),
     }
     there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs}
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
     return environment.get_template("page.html").render(context)
 
 
-def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[int]) -> dict[str, Any]:
-    """What the page says about one classifier, beyond the analysis itself."""
-    shown = analysis.worst[:WORST_SHOWN]
+def _detail(
+    place: int, analysis: Analysis, run: RunRecord | None, view: list[int], heading: str, amount: int
+) -> dict[str, Any]:
+    """What the page says about one of ``amount`` classifiers, beyond the analysis itself."""
+    shown = analysis.worst[: WORST_SHOWN[amount > 1]]
     shots: dict[int, Any] = {}
     missing = None
     if run is not None:
@@ -145,7 +170,7 @@ def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[in
     return {
         "place": place,
         "analysis": analysis,
-        "name": analysis.predictions.name,
+        "name": heading,
         "counted": analysis.predictions.class_counts is not None,
         "sizes": {group: _sizes(analysis, group) for group in GROUPS},
         "worst": [analysis.per_class[label] for label in shown],
@@ -155,14 +180,38 @@ def _detail(place: int, analysis: Analysis, run: RunRecord | None, view: list[in
         "ten": _ten(analysis, view),
         "hidden": hidden_cells(analysis),
         "most_energy": float(spectrum.energy.max()) if spectrum is not None else 1.0,
-        "rest_energy": 100 - float(spectrum.energy[spectrum.top_true].sum()) if spectrum is not None else 0.0,
+        "rest_energy": 100 - spectrum.share_true if spectrum is not None else 0.0,
+        "rest_left": 100 - spectrum.share_predicted if spectrum is not None else 0.0,
         "most_left": float(spectrum.left.max()) ** 2 if spectrum is not None else 1.0,
         "singular": singular_values(spectrum.singular_values.tolist(), f"sv{place}") if spectrum is not None else None,
         "reliability": reliability(calibration["bins"], f"rel{place}") if calibration is not None else None,
     }
 
 
-def _title(analyses: list[Analysis]) -> str:
+def _headings(titles: list[str], shown: list[int], study: SeedStudy | None) -> list[str]:
+    """What the runs shown in full are called, each with why it is the one of its method."""
+    if study is None:
+        return [titles[place] for place in shown]
+    sizes = [len(group.places) for group in study.groups]
+    return [
+        f"{titles[place]} (median of {size} seeds)" if size > 1 else titles[place]
+        for place, size in zip(shown, sizes, strict=False)
+    ]
+
+
+def _seeds(study: SeedStudy | None) -> dict[str, Any] | None:
+    if study is None:
+        return None
+    from .seed_tables import interval_of, mean_table  # noqa: PLC0415 - predictions without runs need no training code
+
+    return {"table": mean_table(study), "interval_of": interval_of}
+
+
+def _title(analyses: list[Analysis], study: SeedStudy | None) -> str:
+    if study is not None and len(study.groups) == 1:
+        return f"{study.groups[0].name}, {len(analyses)} seeds: what it gets right, and what it confuses"
+    if study is not None:
+        return f"{len(study.groups)} methods compared over {len(analyses)} runs"
     if len(analyses) == 1:
         return f"{analyses[0].predictions.name}: what it gets right, and what it confuses"
     return f"{len(analyses)} classifiers compared"
@@ -186,6 +235,7 @@ def _cards(analyses: list[Analysis]) -> list[dict[str, Any]]:
                     "value": analysis.metrics["worst_test" if kind == "worst" else kind],
                     "interval": analysis.intervals[kind],
                     "label": analysis.worst[0] if kind == "worst" else None,
+                    "others": analysis.tied - 1,
                 }
                 for analysis in analyses
             ],
@@ -221,7 +271,7 @@ def _figures(analyses: list[Analysis], runs: list[RunRecord]) -> list[dict[str, 
     for key, (title, digits, text) in FIGURES.items():
         values = [entry.get(key) for entry in found]
         if any(value is not None for value in values):
-            rows.append({"title": title, "values": [_decimal(value, digits) for value in values], "text": text})
+            rows.append({"title": title, "values": [number(value, digits) for value in values], "text": text})
     return rows
 
 
@@ -236,27 +286,31 @@ def _ten(analysis: Analysis, view: list[int]) -> dict[str, Any]:
     return {"view": view, "rows": rows.tolist()}
 
 
-def _sweeps(runs: list[RunRecord]) -> list[tuple[Any, str]]:
-    """Drawings of how CAR's settings move the result, each with its finding; none if no setting varies."""
+def _panels(runs: list[RunRecord]) -> list[Panel]:
+    """How CAR's settings move the result; none if no setting varies."""
     if len(runs) < 2:
         return []
-    from . import curves  # noqa: PLC0415 - predictions without runs need no training code
+    from .curves import find_panels  # noqa: PLC0415 - predictions without runs need no training code
 
-    panels = curves.find_panels(runs)
-    return list(zip(curves.drawings(panels), map(curves.finding, panels), strict=True))
+    return find_panels(runs)
 
 
-def _gap(analyses: list[Analysis], runs: list[RunRecord]) -> Any:
+def _sweeps(panels: list[Panel]) -> list[tuple[Any, str]]:
+    """Drawings of the panels, each with its finding."""
+    if not panels:
+        return []
+    from .curves import drawings, finding  # noqa: PLC0415
+
+    return list(zip(drawings(panels), map(finding, panels), strict=True))
+
+
+def _gap(known: list[tuple[str, Analysis, RunRecord]]) -> Any:
     rows = [
-        (analysis.predictions.name, run.results.get("worst_train"), analysis.metrics["worst_test"],
-         analysis.metrics["overall"])
-        for analysis, run in zip(analyses[:DETAILED], runs[:DETAILED], strict=bool(runs))
-    ]  # fmt: skip
+        (name, run.results.get("worst_train"), analysis.metrics["worst_test"], analysis.metrics["overall"])
+        for name, analysis, run in known
+    ]
     if not any(row[1] is not None for row in rows):
         return None
-    drawings = [gap_bars(rows[at : at + 3], f"gap{at}") for at in range(0, len(rows), 3)]  # three fit on a phone
+    size = math.ceil(len(rows) / math.ceil(len(rows) / BARS))  # four are two and two
+    drawings = [gap_bars(rows[at : at + size], f"gap{at}", size) for at in range(0, len(rows), size)]
     return {"rows": rows, "drawings": drawings}
-
-
-def _decimal(value: float | None, digits: int = 1) -> str:
-    return "n/a" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # never -0.0

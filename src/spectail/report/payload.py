@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import base64
-import csv
 import gzip
-import io
 import json
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 
-from .. import __version__
-from .analysis import Analysis, summary
-from .comparison import Comparison, comparison_summary
+from .analysis import Analysis
 from .figures import cluster_order, matrix_cells
-from .statistics import Pairs
-from .tables import csv_text, latex, markdown
+
+if TYPE_CHECKING:
+    from .seeds import SeedStudy
 
 DETAILED = 6  # runs shown in full; more would make a page nobody scrolls through
 CELLS = 250_000  # of a confusion matrix that are drawn
@@ -28,11 +26,27 @@ def hidden_cells(analysis: Analysis) -> int:
     return 0 if analysis.confusion is None else max(int(np.count_nonzero(analysis.confusion)) - CELLS, 0)
 
 
-def payload(analyses: list[Analysis], files: dict[str, tuple[str, str]]) -> Markup:
-    """All numbers for the scripts of the page, as JSON that cannot end its element."""
+def with_matrix(analyses: list[Analysis], shown: list[int], study: SeedStudy | None) -> list[int]:
+    """The runs whose confusion matrix the page has: those shown in full, and other seeds while there is room."""
+    found, room = list(shown), DETAILED * CELLS
+    for place, analysis in enumerate(analyses if study is not None else []):
+        room -= 0 if analysis.confusion is None else min(int(np.count_nonzero(analysis.confusion)), CELLS)
+        if place not in found and room >= 0:
+            found.append(place)
+    return sorted(found)
+
+
+def payload(
+    analyses: list[Analysis], files: dict[str, tuple[str, str]], whole: Collection[int], study: SeedStudy | None
+) -> Markup:
+    """All numbers for the scripts of the page, as JSON that cannot end its element.
+
+    The confusion matrices are those of the runs in ``whole``.
+    """
     content = {
         "classes": analyses[0].predictions.class_names,
-        "runs": [_run_data(analysis, whole=place < DETAILED) for place, analysis in enumerate(analyses)],
+        "runs": [_run_data(analysis, whole=place in whole) for place, analysis in enumerate(analyses)],
+        "groups": None if study is None else [{"name": group.name, "runs": group.places} for group in study.groups],
         "files": {name: _packed(text) for name, (_, text) in files.items()},
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -64,39 +78,9 @@ def _orders(analysis: Analysis) -> dict[str, list[int]]:
     return ({"count": np.argsort(-counts, kind="stable").tolist()} if counts is not None else {}) | orders
 
 
-def download_files(analyses: list[Analysis], comparison: Comparison | None) -> dict[str, tuple[str, str]]:
-    """What can be downloaded: name of the file, what it is, and its text."""
-    numbers: dict[str, Any] = {"spectail": __version__, "analyses": [summary(analysis) for analysis in analyses]}
-    if comparison is not None:
-        numbers["comparison"] = comparison_summary(comparison)
-    return {
-        "classes.csv": ("Every class (CSV)", csv_text(analyses)),
-        "confusions.csv": ("Every confusion (CSV)", _confusions(analyses)),
-        "tables.md": ("Tables (Markdown)", markdown(analyses, comparison)),
-        "tables.tex": ("Tables (LaTeX)", latex(analyses, comparison)),
-        "report.json": ("All numbers (JSON)", json.dumps(numbers, ensure_ascii=False)),
-    }
-
-
-def _confusions(analyses: list[Analysis]) -> str:
-    """One line per pair of classes that is confused at least once."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("predictions", "true", "predicted", "true_class", "predicted_class", "count"))
-    for analysis in analyses:
-        found = analysis.predictions
-        wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
-        for true, predicted, count in zip(
-            wrong.true.tolist(), wrong.predicted.tolist(), wrong.count.tolist(), strict=True
-        ):
-            names = found.class_names[true], found.class_names[predicted]
-            writer.writerow((found.name, true, predicted, *names, count))
-    return file.getvalue()
-
-
 def _packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode("ascii")
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)  # shown with one decimal: rounding twice must not show
+    return None if value is None else round(value, 6)  # as text_table.number: scripts must round the same figure

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .prediction_tables import LABELS, PREDICTED, SCORES, Ask, first_line, listed, pick, read_csv, read_parquet
+from .prediction_columns import LABELS, PREDICTED, SCORES, Ask, listed, pick
+from .prediction_tables import first_line, read_csv, read_parquet
 from .predictions import Predictions, Raw, checked, nearest, words
 
 Names: TypeAlias = Sequence[str] | str | Path
@@ -44,7 +45,8 @@ def read_predictions(
 
     Args:
         path: file, or folder of a run.
-        names: class names in label order, or a file of them: one per line, or a JSON list.
+        names: class names in label order, or a file of them: one per line, a JSON list, or a JSON mapping between
+            numbers and names, either way round.
         counts: training images per class in label order, or a file of them: one per line, a JSON list, a JSON
             mapping from names, or ``.npy``.
         label_column: column (or array) of the labels, if it has no usual name.
@@ -71,16 +73,31 @@ def read_predictions(
 
 
 def read_names(names: Names) -> tuple[str, ...]:
-    """Class names from a list, a text file with one per line, or a JSON list."""
+    """Class names from a list, a text file with one per line, a JSON list, or a JSON mapping with numbers."""
     if not isinstance(names, str | Path):
         return tuple(str(name) for name in names)
     text = _text(Path(names))
     if Path(names).suffix.lower() != ".json":
         return tuple(line.strip() for line in text.rstrip().splitlines())
     content = _json(Path(names), text)
+    if isinstance(content, dict):
+        return _numbered(content, Path(names))
     if not isinstance(content, list):
         raise ValueError(f"{names} must hold a JSON list of class names; got {type(content).__name__}.")
     return tuple(str(name) for name in content)
+
+
+def _numbered(content: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """Names from ``{"0": "cat", "1": "dog"}``, or ``{"cat": 0, "dog": 1}`` as torchvision's ``class_to_idx``."""
+    turned = {str(number): name for name, number in content.items() if isinstance(number, int)}
+    places = [str(place) for place in range(len(content))]
+    for found in (content, turned):
+        if content and found.keys() == set(places):
+            return tuple(str(found[place]) for place in places)
+    raise ValueError(
+        f"{path} must hold a JSON list of class names, or map 0, 1, 2, ... to them; got the keys "
+        f"{listed(list(content))}."
+    )
 
 
 def read_counts(counts: Counts, names: Sequence[str] | None = None) -> Any:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 MOST_CLASSES = 1_000_000  # a larger label is an id of something else
 LARGEST = float(np.finfo(np.float32).max)
+GAP = re.compile(r"\s*(nan|none|null|n/?a|<na>)\s*", re.IGNORECASE)  # how programs write that there is nothing
 BLOCK = 1 << 22  # scores looked at together: a second copy of all of them may not fit into memory
 
 
@@ -41,6 +42,8 @@ class Predictions:
     """(K,) training images per class; None if unknown."""
     name: str
     """What tables call it."""
+    notes: tuple[str, ...] = ()
+    """What the reader should know about how they were read, in sentences."""
 
     @property
     def num_classes(self) -> int:
@@ -65,6 +68,7 @@ class Raw:
     counts: Any = None
     declared: bool = False  # the scores were called probabilities
     own: bool = False  # the scores may be changed in place
+    notes: tuple[str, ...] = ()
 
 
 def make_predictions(
@@ -124,7 +128,9 @@ def _assembled(raw: Raw, name: str) -> Predictions:
     names = None if raw.names is None else tuple(str(entry) for entry in raw.names)
     counts = None if raw.counts is None else _counts(raw.counts)
     both = [values for values in (labels, predicted) if values is not None]
-    if names is None and scores is None and any(_indices(values) is None for values in both):
+    for what, values in zip(("labels", "predicted classes"), both, strict=False):
+        _require_known(values, what, names)
+    if names is None and scores is None and any(whole_numbers(values) is None for values in both):
         names = tuple(sorted({text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}))
     size = _size(both, scores, names, counts)
     names = names if names is not None else tuple(map(str, range(size)))
@@ -142,7 +148,18 @@ def _assembled(raw: Raw, name: str) -> Predictions:
     if len(set(names)) < size:  # tables name classes; two of one name could not be told apart
         often = Counter(names)
         names = tuple(f"{entry} ({label})" if often[entry] > 1 else entry for label, entry in enumerate(names))
-    return Predictions(ids[0], ids[1], logits, names, counts, name)
+    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes)
+
+
+def _require_known(values: NDArray[Any], what: str, names: tuple[str, ...] | None) -> None:
+    """Refuse a gap written as text among numbers; among names it may be one itself, as NA for Namibia."""
+    if values.dtype.kind == "i":
+        return
+    found, first = np.unique(values, return_index=True)
+    gaps = [place for place, text in enumerate(found.tolist()) if GAP.fullmatch(text) and text not in (names or ())]
+    if gaps and len(gaps) < len(found) and whole_numbers(np.delete(found, gaps)) is not None:
+        row = min(int(first[place]) for place in gaps)
+        raise ValueError(f"{what} must be whole numbers; row {row} is {str(values[row])!r}; fill it or drop the row.")
 
 
 def _size(both: list[NDArray[Any]], scores: Any, names: Any, counts: Any) -> int:
@@ -151,7 +168,7 @@ def _size(both: list[NDArray[Any]], scores: Any, names: Any, counts: Any) -> int
     if known:
         size = known[0]
     else:
-        largest = max(int(found.max()) for values in both if (found := _indices(values)) is not None)
+        largest = max(int(found.max()) for values in both if (found := whole_numbers(values)) is not None)
         if largest >= MOST_CLASSES:
             raise ValueError(f"labels must be class indices 0, 1, 2, ...; got {largest:,}. Pass names if it is a name.")
         size = largest + 1
@@ -167,7 +184,11 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
     if array.ndim != 1:
         raise ValueError(f"{what} must have shape (N,), one class per test image; got shape {array.shape}.")
     if array.dtype.kind in "SO":
-        array = np.array([words(entry) for entry in array.tolist()], dtype=str)
+        entries = array.tolist()
+        gap = next((row for row, entry in enumerate(entries) if entry is None or _is_nan(entry)), None)
+        if gap is not None:
+            raise ValueError(f"row {gap} of the {what} is empty; fill it or drop the row.")
+        array = np.array([words(entry) for entry in entries], dtype=str)
     if array.dtype.kind == "f":
         odd = np.flatnonzero(~(np.isfinite(array) & (array == np.round(array))))
         if len(odd):
@@ -175,7 +196,7 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind in "fbui" else array
 
 
-def _indices(values: NDArray[Any]) -> NDArray[np.int64] | None:
+def whole_numbers(values: NDArray[Any]) -> NDArray[np.int64] | None:
     """Whole numbers, also from text (a table may write 3 as 3.0); None if there is anything else."""
     if values.dtype.kind == "i":
         return values
@@ -189,7 +210,7 @@ def _class_ids(values: NDArray[Any], names: tuple[str, ...], what: str) -> NDArr
     """Indices from indices or names. In text, a number that is the name of a class is read as that name."""
     place = {name: label for label, name in enumerate(names)}
     texts = None if values.dtype.kind == "i" else [text.strip() for text in np.unique(values).tolist()]
-    ids = _indices(values)
+    ids = whole_numbers(values)
     if ids is not None and (texts is None or not all(text in place for text in texts)):
         wrong = np.flatnonzero((ids < 0) | (ids >= len(names)))
         if len(wrong):
@@ -240,7 +261,7 @@ def _logits(
             row, label = np.argwhere(~(np.abs(block) <= LARGEST))[0]
             raise ValueError(
                 f"scores must be finite numbers; row {part.start + row}, class {label} ({names[label]!r}) "
-                f"is {block[row, label]}. Give a class that is ruled out a very low score."
+                f"is {block[row, label]}. {_advice(float(block[row, label]))}"
             )
         best[part] = block.argmax(1)
         if not keep:
@@ -259,6 +280,12 @@ def _logits(
             np.log(np.maximum(logits[part], np.finfo(np.float32).tiny), out=target[part])
         logits = target
     return logits, best
+
+
+def _advice(value: float) -> str:
+    if math.isnan(value):
+        return "Compute it again or drop the row; a model that diverged gives nothing else."
+    return "Give a class that is ruled out a very low score." if value < 0 else "Scale the scores down."
 
 
 def _require_agreement(
@@ -287,6 +314,10 @@ def _array(values: Any, what: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError:
         raise ValueError(f"{what} must have rows of one length.") from None
+
+
+def _is_nan(entry: Any) -> bool:
+    return isinstance(entry, float) and math.isnan(entry)
 
 
 def nearest(name: str, known: Any) -> str:

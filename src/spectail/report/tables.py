@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .analysis import GROUPS, Analysis
+from .analysis import GROUPS, STANDS_OUT, Analysis
 from .comparison import Comparison, Difference
+from .text_table import DASH, MINUS, Table, number, plain, to_latex, to_markdown
 
 FIGURES = ("overall", "balanced", *GROUPS, "worst")
 TITLES = {"balanced": "mean of classes", "worst": "worst class", "bottom_10pct": "lowest 10 % of classes"}
@@ -16,33 +17,11 @@ CSV_COLUMNS = (
     *("predictions", "index", "class", "group", "train_count", "test_count", "accuracy", "low", "high", "precision"),
     *(f"taken_for_{place}{part}" for place in (1, 2, 3) for part in ("", "_share")),
 )
-DASH, MINUS = "\u2013", "\u2212"
-LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", DASH: "--", MINUS: "$-$"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " "}
-)
-MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\|*_`<>[]#"} | {"\n": " ", "\r": " "})
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as text, in no format yet. The first columns are words, the others figures."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    words: int = 1
-    """How many columns are words."""
-
-
-def number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.1f}"
 
 
 def with_interval(value: float | None, interval: tuple[float, float] | None) -> str:
     """``43.9 (42.9–44.9)``: a figure and its 95 % interval."""
-    return number(value) if interval is None else f"{number(value)} ({interval[0]:.1f}{DASH}{interval[1]:.1f})"
+    return number(value) if interval is None else f"{number(value)} ({number(interval[0])}{DASH}{number(interval[1])})"
 
 
 def figure(analysis: Analysis, key: str) -> str:
@@ -54,7 +33,7 @@ def signed(difference: Difference | None) -> str:
     if difference is None:
         return "n/a"
     value, low, high = (
-        f"{bound:+.1f}".replace("-", MINUS) for bound in (difference.value, difference.low, difference.high)
+        number(bound, sign=True).replace("-", MINUS) for bound in (difference.value, difference.low, difference.high)
     )
     return f"{value} ({low} to {high})"
 
@@ -63,20 +42,26 @@ def probability(p: float | None) -> str:
     return "n/a" if p is None else f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
 
 
-def accuracy_table(analyses: Sequence[Analysis]) -> Table:
-    """One row per set of predictions."""
-    header = ("", *(TITLES.get(key, key) for key in FIGURES), "classes at 0", "lowest 10 %", "ECE", "spectral norm")
+def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, Any]] = ()) -> Table:
+    """One row per set of predictions. ``results`` of runs add what only training knows: the worst class there."""
+    training = {"worst_train": ("worst class in training", 1), "worst_ratio": ("WR", 3)}
+    extra = [key for key in training if any(found.get(key) is not None for found in results)]
+    header = (
+        *("", *(TITLES.get(key, key) for key in FIGURES), *(training[key][0] for key in extra)),
+        *("classes at 0", "lowest 10 %", "ECE", "spectral norm"),
+    )
     rows = []
-    for analysis in analyses:
+    for place, analysis in enumerate(analyses):
         metrics, norm = analysis.metrics, analysis.metrics["spectral_norm"]
         rows.append(
             (
                 analysis.predictions.name,
                 *(figure(analysis, key) for key in FIGURES),
+                *(number(results[place].get(key), training[key][1]) for key in extra),
                 f"{metrics['zero_classes']:,}",
                 number(metrics["bottom_10pct"]),
                 number(metrics["ece"]),
-                "n/a" if norm is None else f"{norm:.3f}",
+                number(norm, 3),
             )
         )
     return Table("Accuracy in percent, with 95 % intervals", header, rows)
@@ -107,7 +92,7 @@ def worst_table(analysis: Analysis, top: int = 10) -> Table:
 
 def taken_for(analysis: Analysis, label: int) -> str:
     names = analysis.predictions.class_names
-    parts = [f"{names[entry.predicted]} {entry.share:.0f} %" for entry in analysis.per_class[label]["taken_for"]]
+    parts = [f"{names[entry.predicted]} {number(entry.share, 0)} %" for entry in analysis.per_class[label]["taken_for"]]
     return ", ".join(parts) or "nothing else"
 
 
@@ -131,21 +116,27 @@ def direction_text(analysis: Analysis) -> str:
     if spectrum is None:
         return "Nothing is confused: every test image is recognised."
     values = spectrum.singular_values
-    true, predicted = (
-        [_quoted(names[label]) for label in part] for part in (spectrum.top_true, spectrum.top_predicted)
-    )
-    share = float(spectrum.energy[spectrum.top_true].sum())
-    given = float((spectrum.left[spectrum.top_predicted] ** 2).sum()) * 100
-    next_one = f", the next {values[1]:.2f}" if len(values) > 1 else ""
+    next_one = f", the next {number(values[1], 2)}" if len(values) > 1 else ""
     unweighted = "" if analysis.predictions.class_counts is not None else " without class weights"
-    return (
-        f"The strongest direction of confusion (singular value {values[0]:.2f}{next_one}{unweighted}) leads from "
-        f"{', '.join(true)} ({share:.0f} % of it) to {', '.join(predicted)} ({given:.0f} %)."
-    )
+    strength = f"(singular value {number(values[0], 2)}{next_one}{unweighted})"
+    true, given = (
+        f"{', '.join(_quoted(names[label]) for label in part)} ({number(share, 0)} % of it)"
+        if share >= STANDS_OUT
+        else f"many classes, of which the first {len(part)} hold {number(share, 0)} %"
+        for part, share in (
+            (spectrum.top_true, spectrum.share_true), (spectrum.top_predicted, spectrum.share_predicted),
+        )
+    )  # fmt: skip
+    if spectrum.share_true >= STANDS_OUT:
+        return f"The strongest direction of confusion {strength} leads from {true} to {given}."
+    return f"No small group stands out: the strongest direction of confusion {strength} leads from {true}, to {given}."
 
 
-def all_tables(analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> list[Table]:
-    tables = [accuracy_table(analyses)]
+def all_tables(
+    analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10,
+    results: Sequence[Mapping[str, Any]] = (),
+) -> list[Table]:  # fmt: skip
+    tables = [accuracy_table(analyses, results)]
     if comparison is not None:
         tables.append(difference_table(comparison))
     for analysis in analyses:
@@ -153,17 +144,23 @@ def all_tables(analyses: Sequence[Analysis], comparison: Comparison | None = Non
     return tables
 
 
-def markdown(analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> str:
-    """All tables as Markdown, each direction of confusion as a sentence."""
-    parts = [to_markdown(table) for table in all_tables(analyses, comparison, top)]
-    parts += [f"{_plain(entry.predictions.name)}: {_plain(direction_text(entry))}\n" for entry in analyses]
+def markdown(
+    analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10,
+    results: Sequence[Mapping[str, Any]] = (), before: Sequence[Table] = (),
+) -> str:  # fmt: skip
+    """All tables as Markdown, those of ``before`` first, and each direction of confusion as a sentence."""
+    parts = [to_markdown(table) for table in (*before, *all_tables(analyses, comparison, top, results))]
+    parts += [f"{plain(entry.predictions.name)}: {plain(direction_text(entry))}\n" for entry in analyses]
     return "\n".join(parts)
 
 
-def latex(analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> str:
+def latex(
+    analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10,
+    results: Sequence[Mapping[str, Any]] = (), before: Sequence[Table] = (),
+) -> str:  # fmt: skip
     """All tables as LaTeX with booktabs rules."""
     head = "% needs \\usepackage{booktabs}\n"
-    return head + "\n".join(to_latex(table) for table in all_tables(analyses, comparison, top))
+    return head + "\n".join(to_latex(table) for table in (*before, *all_tables(analyses, comparison, top, results)))
 
 
 def csv_text(analyses: Sequence[Analysis]) -> str:
@@ -179,39 +176,6 @@ def csv_text(analyses: Sequence[Analysis]) -> str:
             row = [analysis.predictions.name, entry["index"], entry["name"], entry["group"], *figures, *taken]
             writer.writerow(row + [None] * (len(CSV_COLUMNS) - len(row)))
     return file.getvalue()
-
-
-def to_markdown(table: Table) -> str:
-    lines = [f"**{_plain(table.title)}**", "", _line(map(_plain, table.header))]
-    lines.append(_line("---" if place < table.words else "---:" for place in range(len(table.header))))
-    lines += [_line(map(_plain, row)) for row in table.rows]
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(table: Table) -> str:
-    columns = "l" * table.words + "r" * (len(table.header) - table.words)
-    lines = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in (table.header, *table.rows)]
-    return "\n".join(
-        [
-            f"% {' '.join(table.title.split())}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _plain(text: str) -> str:
-    return text.translate(MARKDOWN)
 
 
 def _quoted(name: str) -> str:

@@ -12,20 +12,22 @@ from .comparison import Comparison
 from .tables import (
     FIGURES,
     TITLES,
-    Table,
     confusion_table,
     direction_text,
     figure,
-    number,
     probability,
     signed,
     worst_table,
 )  # fmt: skip
+from .text_table import Table, number
 
 
 def show(console: Console, analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> None:
     """Accuracies, differences, and for each set of predictions its confusions and its lowest classes."""
     console.print(accuracies(analyses))
+    for analysis in analyses:
+        for note in analysis.predictions.notes:
+            console.print(f"{analysis.predictions.name}: {note}", soft_wrap=True)
     if any(analysis.predictions.class_counts is None for analysis in analyses):
         console.print("Without training images per class (--counts) there is no head, medium and tail.")
     if comparison is not None:
@@ -51,17 +53,26 @@ def accuracies(analyses: Sequence[Analysis]) -> RichTable:
     for key in FIGURES:
         if key in GROUPS and all(analysis.metrics["groups"] is None for analysis in analyses):
             continue
-        size = f" ({groups[key]:,} classes)" if key in GROUPS and groups is not None else ""
+        size = f" ({_classes(groups[key])})" if key in GROUPS and groups is not None else ""
         table.add_row(TITLES.get(key, key) + size, *(figure(analysis, key) for analysis in analyses))
-    table.add_row("", *(analysis.metrics["worst_test_class"] for analysis in analyses))
+    table.add_row("", *map(_worst, analyses))
     table.add_row("classes at 0", *(f"{analysis.metrics['zero_classes']:,}" for analysis in analyses))
     table.add_row(TITLES["bottom_10pct"], *(number(analysis.metrics["bottom_10pct"]) for analysis in analyses))
     if any(analysis.calibration is not None for analysis in analyses):
         table.add_row("calibration error", *(number(analysis.metrics["ece"]) for analysis in analyses))
     norms = [analysis.metrics["spectral_norm"] for analysis in analyses]
     if any(norm is not None for norm in norms):
-        table.add_row("spectral norm", *("n/a" if norm is None else f"{norm:.3f}" for norm in norms))
+        table.add_row("spectral norm", *(number(norm, 3) for norm in norms))
     return table
+
+
+def _classes(count: int) -> str:
+    return f"{count:,} class" if count == 1 else f"{count:,} classes"
+
+
+def _worst(analysis: Analysis) -> str:
+    others = analysis.tied - 1
+    return f"{analysis.metrics['worst_test_class']}{f' and {others:,} more' if others else ''}"
 
 
 def differences(comparison: Comparison) -> RichTable:

@@ -24,10 +24,14 @@ class OptimConfig:
     """Decoupled under adamw, where biases and norms are spared; coupled, on everything, under sgd."""
     momentum: float = 0.9
     """Of sgd."""
+    nesterov: bool = False
+    """Nesterov's form of that momentum."""
     schedule: Literal["cosine", "cosine-epochs", "step", "constant"] = "cosine"
     """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
     warmup_epochs: float = 0.0
     """Linear rise of the learning rate at the start."""
+    warmup_start: float = 0.0
+    """Share of the rate at which that rise begins."""
     min_lr: float = 0.0
     """Where cosine ends."""
     milestones: tuple[float, ...] = (0.8, 0.9)

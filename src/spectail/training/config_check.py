@@ -8,8 +8,9 @@ import torch
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
+from ..counts import ClassCounts
 from ..methods.base import Stage
-from .config import TrainConfig
+from .config import OptimConfig, TrainConfig
 
 
 def check_config(config: TrainConfig) -> None:
@@ -26,10 +27,11 @@ def check_config(config: TrainConfig) -> None:
                 "warmup-epochs": optim.warmup_epochs, "weight-decay": optim.weight_decay, "min-lr": optim.min_lr,
                 "car.start-epoch": config.car.start_epoch, "car.warmup-epochs": config.car.warmup_epochs}  # fmt: skip
     for name, number in positive.items():
-        if not number >= 0:
-            raise ValueError(f"--{name} {number} must be 0 or more.")
+        if not 0 <= number < float("inf"):
+            raise ValueError(f"--{name} {number} must be 0 or more, and finite.")
     if not 0 < optim.lr < float("inf"):
         raise ValueError(f"--lr {optim.lr} must be a positive number.")
+    _check_schedule(optim)
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
     if not 0 <= optim.ema < 1:
@@ -37,6 +39,22 @@ def check_config(config: TrainConfig) -> None:
     if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
         raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
     _check_trackers(config.trackers)
+
+
+def _check_schedule(optim: OptimConfig) -> None:
+    if not 0 <= optim.momentum < 1:
+        raise ValueError(f"--momentum {optim.momentum} must lie in [0, 1).")
+    if optim.nesterov and (optim.optimizer != "sgd" or optim.momentum == 0):
+        raise ValueError("--nesterov belongs to --optimizer sgd with a --momentum above 0. Leave it out.")
+    if not all(0 < share < 1 for share in optim.milestones):
+        given = " ".join(f"{share:g}" for share in optim.milestones)
+        raise ValueError(
+            f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
+        )
+    if not 0 < optim.decay_factor <= 1:
+        raise ValueError(f"--decay-factor {optim.decay_factor} must lie in (0, 1].")
+    if not 0 <= optim.warmup_start <= 1:
+        raise ValueError(f"--warmup-start {optim.warmup_start} must lie in [0, 1], as a share of --lr.")
 
 
 def has_gpu() -> bool:
@@ -74,3 +92,15 @@ def check_stages(config: TrainConfig, stages: list[Stage], processes: int) -> No
                 f"{flag} {size} must be a multiple of {processes} processes times {config.optim.accumulation} "
                 "micro-batches."
             )
+
+
+def check_every_class(method: str, counts: ClassCounts) -> None:
+    """Class-balanced batches of validation data need an image of every class."""
+    empty = [counts.describe(label) for label, images in enumerate(counts.tolist()) if images == 0]
+    if empty:
+        named = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        raise ValueError(
+            f"{method} was told to draw class-balanced batches from validation data, which have no image of {named}. "
+            "Leave it to draw from the training set, or use data in which every class has two images or more, one of "
+            "which is then held out, as with a lower --imbalance."
+        )

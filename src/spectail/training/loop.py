@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from ..data.loader import Batch, Loader
@@ -17,7 +18,7 @@ from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint
 from .config import TrainConfig
-from .config_check import check_config, check_stages
+from .config_check import check_config, check_every_class, check_stages
 from .diagnostics import cm_gap, regulariser_gradient
 from .evaluate import evaluate
 from .regulariser import make_regulariser
@@ -83,6 +84,8 @@ class Trainer:
                 f"{config.method} was told to use validation data, and there are none: pass --val-fraction or "
                 "--val-per-class, or leave it to draw from the training set."
             )
+        if any(stream.split == "val" for stream in streams):
+            check_every_class(config.method, self.pieces.splits["val"].counts)
 
     def run(self, resume: bool) -> dict[str, Any]:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
@@ -207,9 +210,9 @@ class Trainer:
             model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
         inference = self.method.inference(model)
         test, logits = self._evaluate(inference, "test", keep_logits=True)
-        trained = self._evaluate(inference, "train")[0] if self.config.eval_train else None
+        others = {split: self._evaluate(inference, split)[0] for split in self._measured()}
         manifest = self.pieces.data.manifest
-        results = make_results(self.config, manifest, self.progress, self.method.disclosures(), test, trained)
+        results = make_results(self.config, manifest, self.progress, self.method.disclosures(), test, others)
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
             self.folder.save_predictions(logits, self.pieces.splits["test"].labels, manifest)
@@ -222,6 +225,10 @@ class Trainer:
 
     # -- smaller matters --
 
+    def _measured(self) -> list[str]:
+        """The splits that are measured at the end beside the test set."""
+        return ["train"] * self.config.eval_train + ["val"] * ("val" in self.pieces.splits)
+
     def _stages(self) -> list[Stage]:
         stages = self.method.stages()
         if self.config.stage1 is None:
@@ -233,7 +240,9 @@ class Trainer:
     def _open(self, resume: bool) -> dict[str, Any] | None:
         """Begin a run, or find where one stopped."""
         manifest = self.pieces.data.manifest
-        if not (resume and (self.config.output / "config.yaml").exists()):
+        begun = [resume and (self.config.output / "config.yaml").exists()]
+        broadcast_object_list(begun)  # a slow rank would see the file that the first one is about to write
+        if not begun[0]:
             if self.accelerator.is_main_process:
                 self.folder.begin(self.config, manifest)
             self.accelerator.wait_for_everyone()

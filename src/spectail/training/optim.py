@@ -31,7 +31,7 @@ def make_optimizer(
     ]
     groups = [group for group in groups if group["params"]]
     if optim.optimizer == "sgd":
-        return torch.optim.SGD(groups, optim.lr, optim.momentum)
+        return torch.optim.SGD(groups, optim.lr, optim.momentum, nesterov=optim.nesterov)
     return torch.optim.AdamW(groups, optim.lr)
 
 
@@ -45,7 +45,7 @@ def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
     """
     warmup = round(optim.warmup_epochs * per_epoch)
     if step < warmup:
-        return (step + 1) / warmup
+        return optim.warmup_start + (1 - optim.warmup_start) * (step + 1) / warmup
     if optim.schedule == "cosine":
         done = (step - warmup) / max(steps - warmup, 1)
         low = optim.min_lr / optim.lr

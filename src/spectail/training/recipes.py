@@ -30,7 +30,7 @@ R200 = SGD | {"epochs": 200, "batch_size": 128, "lr": 0.1, "weight_decay": 2e-4,
 I90 = SGD | {"epochs": 90, "batch_size": 512, "lr": 0.2, "weight_decay": 5e-4, "schedule": "cosine"}
 INAT = I90 | {"weight_decay": 1e-4}
 BALMS_CIFAR = SGD | {"epochs": 614, "batch_size": 512, "lr": 0.1, "weight_decay": 5e-4, "schedule": "cosine",
-                     "warmup_epochs": 38.0}  # fmt: skip
+                     "warmup_epochs": 38.0, "warmup_start": 0.5}  # fmt: skip
 STRONG = {"transform": "cifar-strong"}
 WB = SGD | {"epochs": 200, "batch_size": 64, "lr": 0.01, "weight_decay": 5e-3, "schedule": "cosine"}
 FLIP = {"flip_test": True}
@@ -42,6 +42,7 @@ CONTRAST = SGD | {"epochs": 200, "batch_size": 256, "lr": 0.15, "weight_decay": 
                   "milestones": [0.8, 0.9], "decay_factor": 0.1, "warmup_epochs": 5.0}  # fmt: skip
 LARGE = {"class_weight": 1.0, "contrast_weight": 0.35, "temperature": 0.07, "width": 1024, "tau": 0.99}
 
+CB_FOCAL = {"beta": 0.9999, "base": "focal", "gamma": 1.0}
 LDAM_CODE = "LDAM code: 200 epochs, x0.01 at 160 and 180"
 KANG_CODE = "classifier-balancing code: 90 epochs, cosine"
 OURS_TINY = "ours: the CIFAR recipe of LDAM on Tiny-ImageNet"
@@ -49,21 +50,21 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "cifar100-lt": {
         "ce": Recipe(LDAM_CODE, R200),
         "focal": Recipe(LDAM_CODE + ", gamma 1", R200, {"gamma": 1.0}),
-        "cb": Recipe(LDAM_CODE + ", beta 0.9999", R200, {"beta": 0.9999}),
+        "cb": Recipe("CB code: beta 0.9999, sigmoid focal 1, on " + LDAM_CODE, R200, CB_FOCAL),
         "ldam-drw": Recipe(LDAM_CODE + ", weights from epoch 160", R200, {"max_margin": 0.5, "defer_at": 0.8}),
         "balanced-softmax": Recipe("BALMS code (for IF 200): 13,000 steps of 512", BALMS_CIFAR, {}, STRONG),
         "balms": Recipe("BALMS code (for IF 200): 13,000 + 2,000 steps of 512", BALMS_CIFAR,
                         {"stage2_lr": 0.1, "stage2_weight_decay": 5e-4, "meta_power": 0.0, "meta_lr": 0.01}, STRONG),
-        "bbn": Recipe("BBN code: x0.01 at 120 and 160; its warm-up starts at 1/3, ours at 0",
-                      R200 | {"milestones": [0.6, 0.8]}),
+        "bbn": Recipe("BBN code: warm-up from 1/3, x0.01 at 120 and 160",
+                      R200 | {"milestones": [0.6, 0.8], "warmup_start": 1 / 3}),
         "wb": Recipe("WB code with the paper's 200 epochs", WB, {}, FLIP),
         "los": Recipe("LOS code", WB, {"delta": 0.98, "stage2_lr": 5e-4}, FLIP),
         "gml": Recipe("ours: stage one by LDAM's code, stage two not published", R200),
         "remix": Recipe("paper: 300 epochs, x0.1 at 150 and 250", REMIX, {"mix_alpha": 1.0, "defer_at": 5 / 6}),
         "cmo": Recipe("CMO code", R200, {"defer_at": 0.8}),
         "concutmix": Recipe("ConCutMix code", CONTRAST, {"tau": 0.9, "rectify_from": 0.5}, {"transform": "cifar"}),
-        "metasaug": Recipe("MetaSAug code without Nesterov momentum; strength of the other imbalances' scripts",
-                           R200 | {"batch_size": 100, "weight_decay": 5e-4, "warmup_epochs": 0.0},
+        "metasaug": Recipe("MetaSAug code; strength of the other imbalances' scripts",
+                           R200 | {"batch_size": 100, "weight_decay": 5e-4, "warmup_epochs": 0.0, "nesterov": True},
                            {"start": 0.8, "strength": 0.75, "meta_lr": 0.1}),
         "safa-r": Recipe("ours: LDAM's code, RSG's switch at epoch 160", R200, {"start": 0.8}),
         "logit-adjustment": Recipe("ours: LDAM's code, tau 1", R200),
@@ -131,7 +132,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     "tiny-imagenet-lt": {
         "ce": Recipe(OURS_TINY, R200),
         "focal": Recipe(OURS_TINY, R200, {"gamma": 1.0}),
-        "cb": Recipe(OURS_TINY, R200, {"beta": 0.9999}),
+        "cb": Recipe(OURS_TINY, R200, CB_FOCAL),
         "ldam-drw": Recipe(OURS_TINY, R200, {"max_margin": 0.5, "defer_at": 0.8}),
         "balanced-softmax": Recipe(OURS_TINY, R200),
         "balms": Recipe(OURS_TINY, R200),

@@ -13,6 +13,8 @@ from .regulariser import PRESETS
 if TYPE_CHECKING:
     from .loop import Progress
 
+VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
+
 
 def make_results(
     config: TrainConfig,
@@ -20,9 +22,13 @@ def make_results(
     progress: Progress,
     disclosures: dict[str, str],
     test: dict[str, Any],
-    trained: dict[str, Any] | None,
+    others: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """Accuracies in percent; None where there is nothing to measure."""
+    """Accuracies in percent; None where there is nothing to measure.
+
+    ``others`` has the figures of the training set and of validation data, where they were measured.
+    """
+    trained, val = others.get("train"), others.get("val")
     worst_train = trained["worst_test"] if trained is not None else None
     return {
         "method": config.method,
@@ -44,6 +50,7 @@ def make_results(
         "worst_train_class": trained["worst_test_class"] if trained is not None else None,
         "worst_ratio": test["worst_test"] / worst_train if worst_train else None,
         "train_overall": trained["overall"] if trained is not None else None,
+        "val": {key: val[key] for key in VALIDATION} if val is not None else None,
         "seconds": round(progress.seconds, 2),
     }
 

@@ -76,7 +76,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     torch.manual_seed(config.seed)
     method = method_type(data.counts, config.options, epochs=config.optim.epochs)
     if config.probe and method.needs_images:
-        raise ValueError(f"{config.method} works on images and cannot be used in probe mode.")
+        raise ValueError(f"{config.method} works on images and cannot be used in probe mode. Leave --probe out.")
     transforms = make_preset(config, data.transform)
     size = transforms.size if config.model.img_size is None else config.model.img_size
     new_head = partial(method.make_head, head_kind(config, method))

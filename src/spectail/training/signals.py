@@ -43,6 +43,11 @@ class Interruptible:
         self._asked = number
         signal.signal(number, self._before[number])
 
+    @property
+    def asked(self) -> bool:
+        """Whether this process was asked to stop."""
+        return self._asked is not None
+
     def requested(self, accelerator: Accelerator, *, now: bool = False) -> bool:
         """Whether any rank was asked to stop; all ranks get the same answer, which ``agreed`` keeps.
 

@@ -15,15 +15,14 @@ from ..models.weights import load_weights, read_weights
 from .config import TrainConfig
 from .config_io import read_yaml
 from .setup import Pieces, head_kind
+from .trained import require_finished
 
 
 def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
     """Load the run's weights into the model and say what was loaded. A run that does not fit is refused."""
     run = config.stage1
     assert run is not None
-    if not (run / "model.safetensors").is_file():
-        what = "holds no finished run: model.safetensors is missing" if run.is_dir() else "does not exist"
-        raise FileNotFoundError(f"--stage1 {run} {what}. Give the folder of a run that has ended.")
+    require_finished(run, f"--stage1 {run}")
     there = read_yaml(run / "config.yaml")
     theirs, ours = Manifest.load(run / "manifest.json"), pieces.data.manifest
     if theirs.identity != ours.identity:
@@ -46,6 +45,11 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} has a {head_of(there)} head, {config.method} goes on with a {head_of(config)} one. "
             "Train the first stage with the same --head."
         )
+    if any(".rebalancing." in name for name in read_weights(run)):
+        raise ValueError(
+            f"--stage1 {run} is a run of {there.method}, whose network has two branches; {config.method} goes on with "
+            "a network of one. Give a run of another method, such as ce."
+        )
     if pieces.backbone is not None:
         _same_backbone(pieces.backbone, run)
     report = load_weights(pieces.model, run)
@@ -57,6 +61,8 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} does not fit: {lost[0]} is missing or has another shape. "
             "Train it with the same --model, --img-size and --head."
         )
+    first = find_method(there.method).load()(pieces.data.counts, there.options, epochs=there.optim.epochs)
+    pieces.method.begin_from(pieces.model, first)
     return str(report)
 
 

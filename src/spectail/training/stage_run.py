@@ -172,13 +172,16 @@ class StageRun:
         data = self.pieces.splits[stream.split]
         size = stream.batch_size or self.optim.batch_size
         parts = world * self.optim.accumulation
-        micro = max(min(size, len(data)) if stream.even else size, parts) // parts
+        own_size = stream.batch_size is not None or stream.split != "train"  # not that of the main stream
+        free = own_size and stream.how != "instance" and stream.then is None  # drawn with replacement: may exceed data
+        micro = max(min(size, len(data)) if stream.even and not free else size, parts) // parts
         seed = self.config.seed + 1_000_003 * place  # streams of their own
 
         def sampler(how: str) -> LongTailSampler:
             return LongTailSampler(
-                data.labels, how, seed=seed, epochs=epochs, exponent=stream.exponent, num_classes=len(data.names)
-            )
+                data.labels, how, seed=seed, epochs=epochs, exponent=stream.exponent, num_classes=len(data.names),
+                length=max(len(data), micro * parts) if free else None,
+            )  # fmt: skip
 
         first = sampler(stream.how)
         return Loader(

@@ -9,15 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..counts import ClassCounts
 from ..data.catalog import find
 from ..data.manifest import Manifest
 from ..data.transforms import Preset
+from ..methods.base import Method
 from ..methods.registry import find_method
 from ..models.build import build_model
+from ..models.classifier import Classifier
 from ..models.weights import read_weights
 from .config import TrainConfig
 from .config_io import read_yaml
 from .setup import head_kind, make_preset
+
+POST_HOC = ("logit-adjustment", "tau-norm")
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,28 @@ class Trained:
     preset: Preset
 
 
-def load_trained(run: Path) -> Trained:
-    """Read a run's folder. Neither the data nor the weights it started from are needed."""
-    if not (run / "model.safetensors").is_file():
-        what = "holds no finished run: model.safetensors is missing" if run.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{run} {what}. Expected the folder of a run that has ended.")
+def require_finished(run: Path, said: str) -> None:
+    """Refuse a folder that holds no finished run; ``said`` is how the user named it."""
+    missing = [name for name in ("model.safetensors", "config.yaml", "manifest.json") if not (run / name).is_file()]
+    if missing:
+        what = f"holds no finished run: {missing[0]} is missing" if run.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{said} {what}. Give the folder of a run that has ended.")
+
+
+def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = None) -> Trained:
+    """Read a run's folder. Neither the data nor the weights it started from are needed.
+
+    Args:
+        run: folder of a run that has ended.
+        post_hoc: ``"logit-adjustment"`` or ``"tau-norm"``, put on a run that was trained without.
+        tau: of ``post_hoc`` (default 1), or in place of the run's own where it acts after training.
+    """
+    require_finished(run, str(run))
     config, manifest = read_yaml(run / "config.yaml"), Manifest.load(run / "manifest.json")
+    if tau is not None and post_hoc is None:
+        if not hasattr(config.options, "tau"):
+            raise ValueError(f"{run} is a run of {config.method}, which has no tau. {_USE}")
+        config = replace(config, options=replace(config.options, tau=tau))  # type: ignore[call-arg]
     preset = make_preset(config, find(config.data.dataset).transform)
     method_type = find_method(config.method).load()
     method = method_type(manifest.counts, config.options, epochs=config.optim.epochs)
@@ -47,7 +68,29 @@ def load_trained(run: Path) -> Trained:
     except RuntimeError:
         raise ValueError(f"the weights in {run} are not of a {config.model.model}: config.yaml was changed.") from None
     inference = method.inference(model)
+    if tau is not None and post_hoc is None and inference is model:
+        raise ValueError(f"{run} is a run of {config.method}, whose tau acts in training only. {_USE}")
+    if post_hoc is not None:
+        if method.adjusts or type(method).inference is not Method.inference:
+            raise ValueError(
+                f"{run} is a run of {config.method}: its logits are adjusted already. Leave --post-hoc out."
+            )
+        inference = _adjusted(run, model, manifest.counts, post_hoc, tau)
     return Trained(config, manifest, (Flipped(inference) if config.flip_test else inference).eval(), preset)
+
+
+_USE = "To adjust its logits pass --post-hoc logit-adjustment or tau-norm."
+
+
+def _adjusted(run: Path, model: Classifier, counts: ClassCounts, post_hoc: str, tau: float | None) -> nn.Module:
+    """What a method that acts after training makes of the model."""
+    if post_hoc not in POST_HOC:
+        raise ValueError(f"post_hoc must be one of {', '.join(POST_HOC)}; got {post_hoc!r}.")
+    kind = find_method(post_hoc).load()
+    if kind.head == "linear" and (type(model) is not Classifier or type(model.head) is not nn.Linear):
+        raise ValueError(f"{post_hoc} needs a plain linear head, which the network in {run} does not have.")
+    options = kind.options_type(**({} if tau is None else {"tau": tau}))
+    return kind(counts, options, epochs=1).inference(model)
 
 
 class Flipped(nn.Module):

@@ -21,7 +21,9 @@ function shape(tag, attributes, text) {
 
 const named = (label) => make("bdi", {}, report.classes[label]);
 const whole = (value) => Number(value).toLocaleString("en-GB");
-const percent = (value, digits = 1) => (value === null || value === undefined ? "n/a" : `${value.toFixed(digits)} %`);
+// never -0.0
+const fixed = (value, digits = 1) => { const text = value.toFixed(digits); return Number(text) === 0 ? text.replace("-", "") : text; };
+const percent = (value, digits = 1) => (value === null || value === undefined ? "n/a" : `${fixed(value, digits)} %`);
 const images = (count) => `${whole(count)} image${count === 1 ? "" : "s"}`;
 
 // Colours are read from the style sheet, and read again when the scheme changes or the page is printed.

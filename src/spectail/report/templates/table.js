@@ -1,7 +1,14 @@
+// Several seeds of a method: per class the mean of their accuracies.
+function meanOf(group) {
+  const seeds = group.runs.map((place) => report.runs[place].accuracy), mean = (label) => seeds.reduce((sum, one) => sum + one[label], 0) / seeds.length;
+  const accuracy = report.classes.map((_, label) => (seeds[0][label] === null ? null : mean(label)));
+  return { name: seeds.length > 1 ? `${group.name}, mean of ${seeds.length} seeds` : group.name, accuracy };
+}
+
 // All classes: sort by any column, filter by name and group, a page at a time.
 function classTable(host) {
-  const runs = report.runs, one = runs.length === 1, first = runs[0];
-  const number = (value, digits = 1) => (value === null ? "n/a" : value.toFixed(digits));
+  const runs = report.groups ? report.groups.map(meanOf) : report.runs, one = runs.length === 1 && !report.groups, first = report.runs[0];
+  const number = (value, digits = 1) => (value === null ? "n/a" : fixed(value, digits));
   // words are set left and sort from the start of the alphabet, numbers right and from the largest
   const columns = [{ title: "class", words: true, of: (label) => report.classes[label], show: named }];
   runs.forEach((run) => columns.push({

@@ -1,0 +1,61 @@
+"""CAR with Hugging Face Accelerate: accumulation, several processes and mixed precision come from the Accelerator.
+
+python examples/with_accelerate.py
+accelerate launch --num-processes 2 examples/with_accelerate.py
+"""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from spectail import CARLoss
+from spectail.data import load
+from spectail.metrics import Metrics
+
+EPOCHS = 12
+CHECKPOINT = Path("runs/with_accelerate")
+
+
+def tensors(images) -> TensorDataset:
+    """Flat pixels in [-1, 1], and labels."""
+    return TensorDataset(torch.tensor(images.pixels).flatten(1) / 127.5 - 1, torch.tensor(images.labels))
+
+
+def main() -> None:
+    set_seed(0)
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    data = load("glyphs-lt", num_classes=10, max_per_class=100, imbalance=50)
+    model = nn.Sequential(nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, len(data.counts)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(tensors(data.train), batch_size=16, shuffle=True, drop_last=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    criterion = CARLoss(data.counts).to(accelerator.device)  # it has no parameters, so it is not prepared
+    accelerator.register_for_checkpointing(criterion)  # its history is in every save_state()
+    if CHECKPOINT.exists():
+        accelerator.load_state(str(CHECKPOINT))
+
+    for epoch in range(EPOCHS):
+        for inputs, labels in loader:
+            with accelerator.accumulate(model):
+                loss = criterion(model(inputs), labels)
+                accelerator.backward(loss)  # divides by gradient_accumulation_steps
+                optimizer.step()
+                optimizer.zero_grad()
+        accelerator.print(f"epoch {epoch}: spectral norm {float(criterion.parts['car']):.3f}")
+    accelerator.save_state(str(CHECKPOINT))
+
+    metrics = Metrics(data.counts)
+    inputs, labels = tensors(data.test).tensors
+    with torch.no_grad():
+        metrics.update(accelerator.unwrap_model(model)(inputs.to(accelerator.device)).cpu(), labels)
+    found = metrics.compute()
+    accelerator.print(f"overall {found['overall']:.1f} %, worst class {found['worst_test']:.1f} %")
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""From finished runs of a plan to a figure in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..report.curves import find_panels, save_curves
+from ..report.run_record import read_run
+from .figures import check_format, confusions, save, trade_off, worst_bars
+from .planning import Plan
+from .store import Record
+from .tables import chosen_records, make_rows
+
+SHOWN = ("WB", "BALMS", "CAR")
+"""Whose confusions the paper draws."""
+
+
+def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_code: bool = False) -> None:
+    check_format(path)
+    records = list(records)
+    places = list(dict.fromkeys((cell.setting, cell.dataset, cell.imbalance) for cell in plan.cells))
+    done, _ = chosen_records(plan, records, any_code=any_code)
+    with_results = {(run.cell.setting, run.cell.dataset, run.cell.imbalance) for run in plan.runs if run.name in done}
+    if len(with_results) > 1:
+        raise ValueError(
+            f"a figure shows one data set, and there are results of {len(with_results)}: choose with --setting, "
+            "--dataset and --imbalance."
+        )
+    setting, dataset, imbalance = next(iter(with_results), places[0])
+    seeds = len({run.seed for run in plan.runs if run.name in done})
+    cut = "" if imbalance is None else f", imbalance factor {imbalance:g}"
+    how = "from scratch" if setting == "scratch" else "pretrained"
+    title = f"{dataset}{cut}, {how}, scale {plan.scale}, {seeds} seed{'s' if seeds != 1 else ''}"
+    folders = {run.cell.label: _folder(done[run.name]) for run in reversed(plan.runs) if run.name in done}
+    if kind == "sweeps":
+        runs = [read_run(_folder(done[run.name])) for run in plan.runs if run.name in done]
+        save_curves(
+            find_panels(runs, validation=any(metric.startswith("val_") for metric in plan.experiment.metrics)), path
+        )
+    elif kind == "confusion":
+        papers = {label: folders[label] for label in SHOWN if label in folders}
+        chosen = papers if len(papers) > 1 else dict(list(reversed(folders.items()))[:4])
+        save(confusions(chosen, title), path)
+    else:
+        rows, _ = make_rows(plan, records, any_code=any_code)
+        save((trade_off if kind == "trade-off" else worst_bars)(rows, title), path)
+
+
+def _folder(record: Record) -> Path:
+    if record.folder is None or not Path(record.folder).is_dir():
+        raise ValueError(
+            f"the folder of {record.about['cell']}, seed {record.about['seed']}, is not here ({record.folder}); "
+            "draw the figure where it was trained, or train it here."
+        )
+    return Path(record.folder)

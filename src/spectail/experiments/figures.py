@@ -1,0 +1,160 @@
+"""Figures of experiments: trade-off curves, bars of the worst class, confusion matrices of ten classes, sweeps."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ..data.storage import whole_file
+from ..report.analysis import Analysis, analyse
+from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
+from ..report.prediction_files import read_predictions
+from .grids import CURVES
+from .tables import Row
+
+FORMATS = (".png", ".svg", ".pdf")
+COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER)
+MARKERS = ("o", "v", "s", "^", "D")
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"a figure must end in {', '.join(FORMATS)}; got {str(path)!r}.")
+
+
+def save(figure: Figure, path: Path) -> None:
+    check_format(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=200)
+
+
+@styled
+def trade_off(rows: Sequence[Row], title: str = "") -> Figure:
+    """Overall accuracy against tail and worst classes: up and to the right is better, a line is one method."""
+    known = [row for row in rows if row.seeds]
+    if not known:
+        raise ValueError("there is nothing to draw: no run of the trade-off is done. Run it first.")
+    val = any(figure.metric.startswith("val_") for figure in known[0].figures)
+    prefix, whole = ("val_", "val_balanced") if val else ("", "overall")  # held-out data are long-tailed themselves
+    measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right"}
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    for axes, (measure, words) in zip(figure.subplots(1, 2), measures.items(), strict=True):
+        for (line, (_, setting, _)), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
+            points = [row for row in known if row.cell.label.rpartition(" ")[0] == line]
+            _line(axes, points, (measure, whole), line.rpartition(",")[0], setting, colour, marker)
+        for row in known:
+            if row.cell.label == "CE":
+                _point(axes, row, (measure, whole))
+        axes.set_xlabel(words)
+        axes.set_ylabel("mean of the classes, % right" if val else "all classes, % right")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _line(
+    axes: Axes, rows: Sequence[Row], measures: tuple[str, str], label: str, setting: str, colour: str, marker: str
+) -> None:
+    found = [(*_mean(row, measures[0]), *_mean(row, measures[1]), row.cell.label.rpartition(" ")[2]) for row in rows]
+    points = [entry for entry in found if entry[0] is not None and entry[2] is not None]
+    if not points:
+        return
+    x, dx, y, dy, names = zip(*points, strict=True)
+    axes.errorbar(x, y, xerr=dx, yerr=dy, color=colour, marker=marker, markersize=5, capsize=2, linewidth=1.4,
+                  elinewidth=0.8, label=f"{label} ({setting.rpartition('.')[2]} along the line)")  # fmt: skip
+    for place in (0, len(names) - 1):
+        axes.annotate(names[place], (x[place], y[place]), textcoords="offset points", xytext=(5, -9), fontsize=7,
+                      color=colour)  # fmt: skip
+
+
+def _point(axes: Axes, row: Row, measures: tuple[str, str]) -> None:
+    (x, dx), (y, dy) = (_mean(row, measure) for measure in measures)
+    if x is not None and y is not None:
+        axes.errorbar([x], [y], xerr=[dx], yerr=[dy], color=MUTED, marker="*", markersize=10, capsize=2, linestyle="",
+                      label="CE")  # fmt: skip
+
+
+def _mean(row: Row, metric: str) -> tuple[float | None, float]:
+    """Mean over seeds, and the half width of its 95 % interval (normal approximation)."""
+    for figure in row.figures:
+        if figure.metric == metric and figure.mean is not None:
+            return figure.mean, 1.96 * (figure.std or 0.0) / len(figure.values) ** 0.5
+    return None, 0.0
+
+
+@styled
+def worst_bars(rows: Sequence[Row], title: str = "") -> Figure:
+    """Worst class in training, worst class in test, and overall accuracy, method by method."""
+    known = [row for row in rows if row.seeds]
+    if not known:
+        raise ValueError("there is nothing to draw: no run of the figure is done. Run it first.")
+    figure = Figure(figsize=(max(5.0, 0.62 * len(known) + 1.5), 3.6), layout="constrained")
+    axes = figure.subplots()
+    bars = (("worst_train", "worst class, training", MUTED), ("worst_test", "worst class, test", RED),
+            ("overall", "all classes, test", BLUE))  # fmt: skip
+    for place, (metric, words, colour) in enumerate(bars):
+        found = [_mean(row, metric) for row in known]
+        heights = [value if value is not None else 0.0 for value, _ in found]
+        positions = [index + 0.27 * (place - 1) for index in range(len(known))]
+        axes.bar(positions, heights, 0.25, color=colour, label=words)
+        spread = [half for _, half in found]
+        if any(spread):
+            axes.errorbar(positions, heights, yerr=spread, linestyle="", color="black", capsize=2, linewidth=0.8)
+        for x, height in zip(positions, heights, strict=True):
+            if height < 1:  # a bar of no height must not look like a missing one
+                axes.annotate(f"{height:.0f}", (x, height), ha="center", va="bottom", fontsize=6, color=colour)
+    axes.set_xticks(range(len(known)), [row.cell.label for row in known], rotation=40, ha="right", fontsize=8)
+    axes.set_ylabel("% right")
+    figure.legend(loc="outside upper center", ncols=3)
+    if title:
+        axes.set_title(title, fontsize=9)
+    return figure
+
+
+@styled
+def confusions(folders: Mapping[str, Path], title: str = "") -> Figure:
+    """Confusion matrices of the same ten classes, one method beside the other, in percent of the true class.
+
+    The classes are those around the worst class of the first method.
+    """
+    found = {label: analyse(read_predictions(folder / "predictions.npz")) for label, folder in folders.items()}
+    if not found:
+        raise ValueError("there is nothing to draw: no run of the figure is done. Run it first.")
+    first = next(iter(found.values()))
+    view, names = first.view, first.predictions.class_names
+    figure = Figure(figsize=(3.6 * len(found) + 0.4, 4.2), layout="constrained")
+    for axes, (label, analysis) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        matrix = shares(analysis, view)
+        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=100)
+        for row, column in np.ndindex(matrix.shape):
+            if matrix[row, column] >= 0.5:
+                axes.text(column, row, f"{matrix[row, column]:.0f}", ha="center", va="center", fontsize=6,
+                          color="white" if matrix[row, column] > 55 else INK)  # fmt: skip
+        axes.set_xticks(range(len(view)), [names[label_] for label_ in view], rotation=60, ha="right", fontsize=7)
+        axes.set_yticks(range(len(view)), [names[label_] for label_ in view], fontsize=7)
+        axes.grid(visible=False)
+        axes.set_title(label, fontsize=9)
+        axes.set_xlabel("taken for")
+    figure.axes[0].set_ylabel("true class")
+    if title:
+        figure.suptitle(textwrap.fill(title, 52 * len(found)), fontsize=9)
+    return figure
+
+
+def shares(analysis: Analysis, view: Sequence[int]) -> NDArray[np.float64]:
+    """Percent of the test images of each class of the view (rows) that are taken for each (columns)."""
+    predicted = analysis.predictions.predicted
+    matrix = np.zeros((len(view), len(view)))
+    for row, true in enumerate(view):
+        of_class = predicted[analysis.predictions.labels == true]
+        for column, other in enumerate(view):
+            matrix[row, column] = 100 * float(np.mean(of_class == other)) if len(of_class) else 0.0
+    return matrix

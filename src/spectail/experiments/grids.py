@@ -1,0 +1,164 @@
+"""Grids of our own: every method with CAR, ablations, sweeps, trade-off curves, the runs behind the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .cells import METHODS, Cell, Setting
+
+GROUPS = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct")
+WORST = ("worst_train", "worst_test", "worst_ratio", "overall")
+RIVALS = tuple(label for label in METHODS if label != "CAR")
+PLAIN = {
+    "Balanced Softmax": "balanced-softmax", "Logit adjustment": "logit-adjustment", "tau-normalisation": "tau-norm",
+    "cRT": "crt", "LWS": "lws",
+}  # fmt: skip
+VAL = ("data.val_fraction", 0.2)
+SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
+    "car": {
+        "beta": (0.0, 0.1, 0.3, 0.5, 0.7, 0.9),
+        "r0": (0.01, 0.05, 0.1, 0.2, 0.5, 1.0),
+        "alpha": (0.1, 0.3, 0.5, 1.0, 2.0, 5.0),
+        "gamma": (0.0, 0.5, 1.0, 2.0, 4.0),
+    },
+    "car/classwise": {
+        "beta": (0.0, 0.5, 0.7, 0.9, 0.95, 0.99),
+        "r0": (0.001, 0.01, 0.05, 0.2, 1.0),
+        "alpha": (1.0, 2.0, 5.0, 10.0, 20.0, 40.0),
+        "gamma": (0.0, 1.0, 2.0, 4.0, 8.0),
+    },
+}
+CURVES: dict[str, tuple[str, str, tuple[float, ...]]] = {
+    "Balanced Softmax, tau": ("balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)),
+    "CAR, alpha": ("car", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
+    "CAR class-wise, alpha": ("car/classwise", "car.alpha", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
+    "Balanced Softmax + CAR, alpha": ("car-balanced", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
+    "Balanced Softmax + CAR class-wise, alpha": (
+        "car-balanced/classwise",
+        "car.alpha",
+        (0.5, 1.0, 2.0, 5.0, 10.0, 20.0),
+    ),
+}
+"""A line of the trade-off: method, the setting that moves along it, its values."""
+PLACES: tuple[tuple[Setting, str, str], ...] = (
+    ("pretrained", "cifar100-lt", "vit_small"),
+    ("scratch", "glyphs-lt", "small-cnn"),
+    ("scratch", "cifar100-lt", "vit_small"),
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    title: str
+    cells: Callable[[], Iterator[Cell]]
+    metrics: tuple[str, ...] = GROUPS
+
+
+def _cell(place: tuple[Setting, str, str], method: str, label: str, factor: float = 100.0, **changes: Any) -> Cell:
+    setting, dataset, backbone = place
+    named = tuple((name.replace("__", "."), value) for name, value in changes.items())
+    return Cell(setting, dataset, factor, backbone, method, label, named)
+
+
+def combinations() -> Iterator[Cell]:
+    """Every method, plain and with CAR as the paper has it, and CAR's other presets."""
+    for place in PLACES[:2]:
+        for factor in (100.0, 50.0, 200.0):
+            for label, method in (METHODS | PLAIN).items():
+                yield _cell(place, method, label, factor)
+                if method != "car":
+                    yield _cell(place, f"{method}+car", f"{label} + CAR", factor)
+            yield _cell(place, "car/classwise", "CAR class-wise", factor)
+            yield _cell(place, "car-balanced", "CAR-balanced", factor)
+            yield _cell(place, "car-balanced/classwise", "CAR-balanced class-wise", factor)
+
+
+ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "CE": ("ce", {}),
+    "CAR": ("car", {}),
+    "CAR without Lambda": ("car", {"car__weighting": "none"}),
+    "CAR without EMA": ("car", {"car__beta": 0.0}),
+    "CAR, r0 0.01": ("car", {"car__r0": 0.01}),
+    "CAR, weights divided by their mean": ("car", {"car__normalize_weights": True}),
+    "CAR, competitors without the target": ("car", {"car__competitors": "non-target"}),
+    "CAR, gate without gradient": ("car", {"car__gate_grad": False}),
+    "CAR, history from the first batch": ("car", {"car__ema_start": "first"}),
+    "CAR, no gate": ("car", {"car__surrogate": "no-gate"}),
+    "CAR, no softmax": ("car", {"car__surrogate": "no-softmax"}),
+    "CAR, no gate and no softmax": ("car", {"car__surrogate": "no-both"}),
+    "CAR, class EMA": ("car", {"car__ema": "class"}),
+    "CAR, class EMA 0.9": ("car", {"car__ema": "class", "car__beta": 0.9}),
+    "CAR, class EMA 0.9, alpha 10": ("car", {"car__ema": "class", "car__beta": 0.9, "car__alpha": 10.0}),
+    "CAR class-wise": ("car/classwise", {}),
+    "CAR class-wise without margin": ("car/classwise", {"car__gamma": 0.0}),
+    "CAR class-wise, all competitors": ("car/classwise", {"car__competitors": "all"}),
+    "CAR class-wise without Lambda": ("car/classwise", {"car__weighting": "none"}),
+    "CAR class-wise, batch EMA": ("car/classwise", {"car__ema": "batch"}),
+    "CAR as in the authors' script": ("car/reference", {}),
+    "Balanced Softmax": ("balanced-softmax", {}),
+    "Balanced Softmax + CAR, logits not shifted": ("balanced-softmax+car", {}),
+    "Balanced Softmax + CAR, logits shifted": ("car-balanced", {}),
+    "Balanced Softmax + CAR class-wise, not shifted": ("balanced-softmax+car/classwise", {}),
+    "Balanced Softmax + CAR class-wise, shifted": ("car-balanced/classwise", {}),
+}
+
+
+def ablations() -> Iterator[Cell]:
+    for place in PLACES:
+        for label, (method, changes) in ABLATIONS.items():
+            yield _cell(place, method, label, **changes)
+
+
+def diagnostics() -> Iterator[Cell]:
+    """The distance of CAR's history from the whole confusion, and the gradient of CAR alone, logged every epoch."""
+    for label, method in {"CAR": "car", "CAR class-wise": "car/classwise", "CAR (script)": "car/reference"}.items():
+        for place in PLACES:
+            yield _cell(place, method, label, log_cm_gap=True, log_gradient=True)
+
+
+def sweeps() -> Iterator[Cell]:
+    """One setting of CAR at a time, on validation data cut from the training set."""
+    for place in PLACES:
+        for method, settings in SWEEPS.items():
+            title = "CAR" if method == "car" else "CAR class-wise"
+            for name, values in settings.items():
+                for value in values:
+                    changes = {f"car__{name}": value, "data__val_fraction": VAL[1]}
+                    yield _cell(place, method, f"{title}, {name} {value:g}", **changes)
+
+
+def trade_off() -> Iterator[Cell]:
+    """Overall accuracy against the tail, as one setting moves along each line."""
+    for place in PLACES:
+        yield _cell(place, "ce", "CE")
+        for line, (method, setting, values) in CURVES.items():
+            for value in values:
+                yield _cell(place, method, f"{line} {value:g}", **{setting.replace(".", "__"): value})
+
+
+def selection() -> Iterator[Cell]:
+    """The same lines on validation data cut from the training set: what a choice may look at."""
+    for cell in trade_off():
+        yield replace(cell, changes=(*cell.changes, VAL))
+
+
+def figures() -> Iterator[Cell]:
+    """The runs behind the figures: bars of the worst class, and confusion matrices of ten classes."""
+    for setting, dataset in (("scratch", "imagenet-lt"), ("pretrained", "cifar100-lt")):
+        for label in (*RIVALS, "CAR"):
+            yield Cell(setting, dataset, 100.0, "vit_small", METHODS[label], label)  # type: ignore[arg-type]
+        yield Cell(setting, dataset, 100.0, "vit_small", "concutmix+car", "CAR + ConCutMix")  # type: ignore[arg-type]
+
+
+VALIDATION = ("val_balanced", "val_head", "val_tail", "val_bottom_10pct", "val_worst_test")
+OWN: dict[str, Grid] = {
+    "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
+    "ablations": Grid("CAR without its parts, and with other ones", ablations),
+    "diagnostics": Grid("What CAR's history and gradient do during training", diagnostics),
+    "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),
+    "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
+    "trade-off": Grid("Overall accuracy against tail and worst class, along tau and alpha", trade_off),
+    "figures": Grid("The runs behind the paper's figures", figures, WORST),
+}

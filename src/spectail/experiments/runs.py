@@ -1,0 +1,111 @@
+"""A run of a cell: what it is called in the store, and how it becomes the configuration of a training run."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from .cells import Cell, merged
+from .scales import Scale, Sized
+
+if TYPE_CHECKING:
+    from ..training.config import TrainConfig
+
+PACKAGE = str(__package__).partition(".")[0]
+COMPUTES = (
+    *("counts", "targets", "surrogate", "functional", "scratch", "spectral", "leading", "history", "batch", "attach"),
+    *("distributed", "car", "metrics", "losses", "data", "models", "augment", "methods", "training"),
+)
+"""The rooms whose code can change a result."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of a cell at a scale."""
+
+    cell: Cell
+    scale: Scale
+    sized: Sized
+    seed: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"base": self.sized.base, "own": merged(self.sized.own, {"seed": self.seed})}
+
+    @property
+    def name(self) -> str:
+        """Hash of everything that decides the result but data and code: the same on every machine.
+
+        A file of weights counts by its content.
+        """
+        settings = json.loads(json.dumps(self.settings))
+        init = settings["base"].get("model", {}).get("init")
+        if init is not None:
+            settings["base"]["model"]["init"] = content_hash(Path(init))
+        return _hash(settings)
+
+    def key(self, data: str, code: str) -> str:
+        """Under what the store keeps it."""
+        return _hash([self.name, data, code])
+
+    def about(self, data: str, code: str) -> dict[str, Any]:
+        return {"name": self.name, "data": data, "code": code, "scale": self.scale, "seed": self.seed,
+                "cell": str(self.cell), "settings": self.settings, "notes": list(self.sized.notes)}  # fmt: skip
+
+    def config(self, output: Path, **changes: Any) -> TrainConfig:
+        """The complete configuration; ``changes`` are settings that do not change the result."""
+        from ..training.config_io import from_dict, preset  # noqa: PLC0415 - planning does without torch
+
+        base = dict(self.sized.base)
+        start = preset(base.pop("preset")) if "preset" in base else None
+        layered = from_dict(self.settings["own"], from_dict(base, start))
+        return from_dict({"output": str(output)} | changes, layered)
+
+
+@cache
+def content_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise ValueError(f"the weights {path} cannot be read ({error.strerror}).") from None
+
+
+@cache
+def code_version() -> str:
+    """Version and a hash of the code that computes results; comments, names of files' layout and words do not count.
+
+    Example:
+        >>> code_version().startswith(__version__)
+        True
+    """
+    root, total = Path(str(files(PACKAGE))), hashlib.sha256()
+    for room in COMPUTES:
+        paths = [root / f"{room}.py"] if (root / f"{room}.py").exists() else sorted((root / room).rglob("*.py"))
+        for path in paths:
+            total.update(f"{path.relative_to(root).as_posix()}\n".encode())
+            total.update(_bare(path.read_text(encoding="utf-8")).encode())
+    return f"{__version__}+{total.hexdigest()[:8]}"
+
+
+def _bare(source: str) -> str:
+    """Code without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):  # strings that stand alone are words for readers
+            kept = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _hash(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

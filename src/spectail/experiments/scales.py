@@ -1,0 +1,158 @@
+"""How large a run is: the paper's own size, a tenth of it, or what a laptop can do. Every change is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from .cells import Cell, merged, method_settings, nested
+
+Scale = Literal["quick", "short", "paper"]
+SCALES: dict[str, str] = {
+    "quick": "minutes on a CPU: from scratch a ResNet-20 for 12 epochs; fine-tuning becomes a head on frozen features",
+    "short": "the paper's models for a tenth of its epochs; small images at their own size",
+    "paper": "the paper's models and epochs",
+}
+BACKBONES = {
+    "vit_tiny": "vit_tiny_patch16_224",
+    "vit_small": "vit_small_patch16_224",
+    "vit_base": "vit_base_patch16_224",
+    "vit_large": "vit_large_patch16_224",
+    "resnet": "resnet50",
+    "swin": "swin_tiny_patch4_window7_224",
+}
+OUR_SIZES = {"resnet": "ResNet-50 (the paper names no size)", "swin": "Swin-Tiny (the paper names no size)"}
+SMALL_IMAGES = {"cifar100-lt": (32, 4), "cifar10-lt": (32, 4), "tiny-imagenet-lt": (64, 8)}
+"""Own size of the images, and the patches that leave a ViT 64 of them."""
+EPOCHS = {"scratch": 200, "pretrained": 100}
+LONGER = {("scratch", "inat2018"): 300}
+NEED_IMAGES = frozenset({"bbn", "cmo", "concutmix"})
+"""Methods that cannot work on stored features."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a person changes about a whole experiment; each change is noted beside its numbers."""
+
+    model: str | None = None
+    init: Path | None = None
+    epochs: int | None = None
+    img_size: int | None = None
+    batch_size: int | None = None
+    data_seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A cell at a scale: settings for `from_dict`, the second over the first, and what differs from the paper."""
+
+    base: dict[str, Any]
+    own: dict[str, Any]
+    notes: tuple[str, ...]
+    model: str
+    pixels: int
+    epochs: int
+    probe: bool
+    refused: str | None = field(default=None)
+    """Why the cell cannot run at this scale."""
+
+
+def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized:
+    """What a cell trains at a scale.
+
+    Example:
+        >>> cell = Cell("scratch", "cifar100-lt", 100.0, "vit_small", "cmo+car", "CAR + CMO")
+        >>> sized(cell, "paper").model, sized(cell, "quick").model, sized(cell, "short").epochs
+        ('vit_small_patch16_224', 'resnet20', 20)
+    """
+    overrides = overrides if overrides is not None else Overrides()
+    own = merged(method_settings(cell.method), {"data": _data(cell)}, nested(cell.changes))
+    if cell.dataset == "glyphs-lt":
+        found = _glyphs(scale)
+    elif scale == "quick":
+        found = _quick(cell)
+    else:
+        found = _paper(cell, scale)
+    notes = list(found.notes)
+    if cell.dataset == "imagenet-lt" and cell.imbalance is not None:
+        notes.append("exponential cut of ILSVRC-2012, not the official ImageNet-LT lists")
+    found = _changed(replace(found, own=own), overrides, notes)
+    whole, method = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting]), own["method"]
+    if cell.dataset == "glyphs-lt":
+        found = replace(found, notes=(*found.notes, f"{found.epochs} epochs"))
+    elif found.epochs != whole:
+        found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
+    if found.probe and method in NEED_IMAGES:
+        found = replace(found, refused=f"{method} works on images, and this scale trains a head on stored features")
+    return found
+
+
+def _data(cell: Cell) -> dict[str, Any]:
+    if cell.imbalance is None:
+        return {"dataset": cell.dataset}
+    name = "imagenet-lt-exp" if cell.dataset == "imagenet-lt" else cell.dataset
+    return {"dataset": name, "imbalance": cell.imbalance}
+
+
+def _glyphs(scale: Scale) -> Sized:
+    """The embedded set is ours, so that no scale of it is the paper's."""
+    epochs = {"quick": 14, "short": 30, "paper": 60}[scale]
+    base = {"preset": "demo", "optim": {"epochs": epochs}}
+    return Sized(base, {}, ("embedded data set, small CNN",), "small-cnn", 32, epochs, False)
+
+
+def _quick(cell: Cell) -> Sized:
+    if cell.setting == "pretrained":
+        model = BACKBONES.get(cell.backbone, cell.backbone)
+        base = {"preset": "probe", "transform": "vit-224", "model": {"model": model, "pretrained": True},
+                "optim": {"epochs": 12}}  # fmt: skip
+        notes = ("linear head on frozen features instead of fine-tuning",)
+        return Sized(base, {}, notes, model, 224, 12, True)
+    base = {"model": {"model": "resnet20", "img_size": 32},
+            "optim": {"epochs": 12, "optimizer": "sgd", "lr": 0.1, "weight_decay": 2e-4,
+                      "warmup_epochs": 1.0}}  # fmt: skip
+    return Sized(base, {}, (f"ResNet-20 at 32 x 32 instead of {cell.backbone}, SGD 0.1",), "resnet20",
+                 32, 12, False)  # fmt: skip
+
+
+def _paper(cell: Cell, scale: Scale) -> Sized:
+    model = BACKBONES.get(cell.backbone, cell.backbone)
+    whole = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting])
+    epochs = whole if scale == "paper" else whole // 10
+    base: dict[str, Any] = {"preset": "scratch" if cell.setting == "scratch" else "finetune",
+                            "model": {"model": model}, "optim": {"epochs": epochs}}  # fmt: skip
+    notes = [OUR_SIZES[cell.backbone]] if cell.backbone in OUR_SIZES else []
+    pixels, small = 224, SMALL_IMAGES.get(cell.dataset)
+    if cell.setting == "scratch" and small is not None:
+        if scale == "short" and model.startswith("vit"):
+            pixels, patch = small
+            base["model"] |= {"img_size": pixels, "patch_size": patch}
+            notes.append(f"{pixels} x {pixels} pixels with patches of {patch}")
+        else:
+            base["transform"] = "vit-224"  # the paper is silent; the authors' script resizes everything
+    return Sized(base, {}, tuple(notes), model, pixels, epochs, False)
+
+
+def _changed(found: Sized, overrides: Overrides, notes: list[str]) -> Sized:
+    base, own = found.base, found.own
+    if overrides.model is not None and overrides.model != found.model:
+        base = merged(base, {"model": {"model": overrides.model}})
+        notes.append(f"{overrides.model} instead of {found.model}")
+        found = replace(found, model=overrides.model)
+    if overrides.init is not None:
+        base = merged(base, {"model": {"init": str(overrides.init), "pretrained": False}})
+    if overrides.epochs is not None and overrides.epochs != found.epochs:
+        base = merged(base, {"optim": {"epochs": overrides.epochs}})
+        found = replace(found, epochs=overrides.epochs)
+    if overrides.img_size is not None and overrides.img_size != found.pixels:
+        base = merged(base, {"model": {"img_size": overrides.img_size}})
+        notes.append(f"{overrides.img_size} x {overrides.img_size} pixels instead of {found.pixels}")
+        found = replace(found, pixels=overrides.img_size)
+    if overrides.batch_size is not None:
+        base = merged(base, {"optim": {"batch_size": overrides.batch_size}})
+        notes.append(f"batch of {overrides.batch_size}")
+    if overrides.data_seed is not None:
+        own = merged(own, {"data": {"data_seed": overrides.data_seed}})
+        notes.append(f"data seed {overrides.data_seed}")
+    return replace(found, base=base, own=own, notes=tuple(notes))

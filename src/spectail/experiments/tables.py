@@ -1,0 +1,183 @@
+"""The table of an experiment: mean and deviation over seeds, the published number, the difference, what deviates."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..report.text_table import MINUS, Table
+from .cells import Cell
+from .planning import Plan, by_name
+from .published import value_of
+from .store import Record
+
+TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
+          "zero_classes": "classes at 0", "ece": "ECE"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of a cell."""
+
+    metric: str
+    values: tuple[float, ...]
+    published: float | None
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published."""
+        mean = self.mean
+        return None if mean is None or self.published is None else mean - self.published
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell with what its runs gave."""
+
+    cell: Cell
+    scale: str
+    seeds: tuple[int, ...]
+    figures: tuple[Figure, ...]
+    model: str
+    epochs: int
+    notes: tuple[str, ...]
+    refused: str | None = None
+
+
+def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) -> tuple[list[Row], list[str]]:
+    """The rows of a plan, and sentences about results that were left out because they do not belong together."""
+    known, remarks = chosen_records(plan, records, any_code=any_code)
+    rows = []
+    for cell in plan.cells:
+        runs = [run for run in plan.runs if run.cell == cell]
+        done = {run.seed: known[run.name] for run in runs if run.name in known}
+        results = [record.results or {} for record in done.values()]
+        figures = tuple(
+            Figure(metric, tuple(value for found in results if (value := metric_of(found, metric)) is not None),
+                   value_of(cell.place, metric))
+            for metric in plan.experiment.metrics
+        )  # fmt: skip
+        sized = runs[0].sized if runs else None
+        rows.append(
+            Row(cell, plan.scale, tuple(sorted(done)), figures, sized.model if sized else "",
+                sized.epochs if sized else 0, sized.notes if sized else (), plan.refused.get(cell))
+        )  # fmt: skip
+    return rows, remarks
+
+
+def metric_of(results: dict[str, Any], metric: str) -> float | None:
+    """A figure of results.json; ``val_`` for that of the validation data."""
+    if metric.startswith("val_"):
+        return (results.get("val") or {}).get(metric.removeprefix("val_"))
+    return results.get(metric)
+
+
+def chosen_records(
+    plan: Plan, records: Iterable[Record], *, any_code: bool = False
+) -> tuple[dict[str, Record], list[str]]:
+    """One finished record for each run by its name, all runs on one cut of a data set from the same images."""
+    found = by_name(records, any_code=any_code)
+    cuts: dict[str, Counter[str]] = {}
+    of_run: dict[str, tuple[str, list[Record]]] = {}
+    for run in plan.runs:
+        done = [record for record in found.get(run.name, []) if record.status == "done"]
+        cut = str(run.sized.own["data"])
+        of_run[run.name] = (cut, done)
+        cuts.setdefault(cut, Counter()).update({record.about["data"] for record in done})
+    chosen = {cut: counter.most_common(1)[0][0] for cut, counter in cuts.items() if counter}
+    remarks = [
+        f"{sum(counter.values()) - counter[chosen[cut]]} results of other images than {chosen[cut]} are left out: {cut}"
+        for cut, counter in cuts.items() if len(counter) > 1
+    ]  # fmt: skip
+    kept = {}
+    for name, (cut, done) in of_run.items():
+        same = [record for record in done if record.about["data"] == chosen.get(cut)]
+        if same:
+            kept[name] = same[0]
+    codes = {record.about["code"] for record in kept.values()}
+    if len(codes) > 1:
+        remarks.append(f"results of {len(codes)} versions of the code are mixed: {', '.join(sorted(codes))}")
+    return kept, remarks
+
+
+def as_table(plan: Plan, rows: list[Row]) -> Table:
+    """For terminal, Markdown and LaTeX. A number stands under the name of its scale."""
+    fixed = {name: len({getattr(row.cell, name) for row in rows}) == 1 for name in ("setting", "dataset", "imbalance",
+                                                                                   "backbone")}  # fmt: skip
+    notes = list(dict.fromkeys(note for row in rows for note in row.notes))
+    marks = {note: chr(ord("a") + place % 26) * (1 + place // 26) for place, note in enumerate(notes)}
+    words = [name for name, same in fixed.items() if not same]
+    with_printed = [any(row.figures[place].published is not None for row in rows)
+                    for place in range(len(plan.experiment.metrics))]  # fmt: skip
+    header = ["method", *words]
+    for metric, printed in zip(plan.experiment.metrics, with_printed, strict=True):
+        title = TITLES.get(metric, metric.replace("val_", "val ").replace("_test", ""))
+        header += [f"{title} ({plan.scale})", "published", "difference"] if printed else [title]
+    header += ["seeds", "notes"]
+    lines = []
+    for row in rows:
+        line = [row.cell.label, *(_word(getattr(row.cell, name)) for name in words)]
+        for figure, printed in zip(row.figures, with_printed, strict=True):
+            line += [_ours(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
+        lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
+    same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
+    legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
+    title = f"{plan.experiment.title}. Scale {plan.scale}" + (f"; {same}" if same else "") + (
+        f". Notes: {legend}" if legend else "")  # fmt: skip
+    return Table(title, tuple(header), lines, words=1 + len(words))
+
+
+def as_csv(plan: Plan, rows: list[Row]) -> str:
+    """One line for each cell and metric, every figure in full."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric",
+                     "mean", "std", "seeds", "published", "difference", "model", "epochs", "notes"])  # fmt: skip
+    for row in rows:
+        cell = row.cell
+        for figure in row.figures:
+            writer.writerow(
+                [plan.experiment.name, row.scale, cell.setting, cell.dataset, cell.imbalance, cell.backbone, cell.label,
+                 cell.method, figure.metric, figure.mean, figure.std, len(figure.values), figure.published,
+                 figure.difference, row.model, row.epochs, row.refused or "; ".join(row.notes)]
+            )  # fmt: skip
+    return file.getvalue()
+
+
+def _digits(figure: Figure) -> int:
+    return 2 if figure.metric == "worst_ratio" else 1
+
+
+def _ours(figure: Figure) -> str:
+    if figure.mean is None:
+        return ""
+    digits = _digits(figure)
+    return f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
+
+
+def _plain(value: float | None, figure: Figure) -> str:
+    return "" if value is None else f"{value:.{_digits(figure)}f}"
+
+
+def _signed(figure: Figure) -> str:
+    value = figure.difference
+    return "" if value is None else f"{value:+.{_digits(figure)}f}".replace("-", MINUS)
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "natural"
+    return f"IF {value:g}" if isinstance(value, float) else str(value)

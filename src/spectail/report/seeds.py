@@ -1,0 +1,226 @@
+"""Several seeds of one method: which runs belong together, mean and spread, and what differs beyond chance."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .analysis import GROUPS, Analysis
+from .comparison import DRAWS, Difference, members_of, require_same
+from .curves import all_settings, car_settings, what_differs
+from .run_record import RunRecord, label
+from .statistics import student
+
+FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
+           "worst_ratio": "WR", "ece": "ECE"}  # fmt: skip
+DIFFERENCES = ("overall", "balanced", *GROUPS, "bottom_10pct")
+ENOUGH = 3  # seeds that say something about others
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed."""
+
+    name: str
+    places: tuple[int, ...]
+    """Of its runs among all."""
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds."""
+
+    mean: float
+    std: float | None
+    """Standard deviation; None for one seed."""
+    number: int
+    """Of seeds in which the figure is known."""
+
+
+@dataclass(frozen=True)
+class SeedPairing:
+    """A method against the first, seed by seed."""
+
+    baseline: str
+    name: str
+    seeds: tuple[int, ...]
+    """That both were run with."""
+    differences: dict[str, Difference | None]
+    """Mean differences; the intervals are over test images, and over seeds where there are three or more."""
+    over_seeds: dict[str, Difference | None]
+    """The same with Student's interval over the differences of the seeds; None for fewer than three."""
+    per_class: list[dict[str, Any]]
+    """index, name, and the means baseline, other and difference."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are enough seeds to say how another would come out."""
+        return len(self.seeds) >= ENOUGH
+
+    def clear(self, key: str) -> bool:
+        """Whether every interval leaves out 0."""
+        found = [entry for entry in (self.differences[key], self.over_seeds[key]) if entry is not None]
+        return bool(found) and all(entry.clear for entry in found)
+
+
+@dataclass(frozen=True)
+class SeedStudy:
+    """What :func:`study` finds."""
+
+    groups: list[Group]
+    figures: list[dict[str, Spread | None]]
+    """Per group: overall, head, medium, tail, worst_test, worst_ratio and ece."""
+    shown: list[int]
+    """Per group the place of the run whose overall accuracy is the median (of two, the lower)."""
+    pairs: list[SeedPairing]
+    """Every group that shares a seed with the first, against the first."""
+    unpaired: list[str]
+    """Groups that share none."""
+    draws: int
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Runs that differ in nothing but the seed, together; a seed that comes twice begins another group."""
+    found: dict[tuple[Any, ...], dict[int, int]] = {}
+    settings: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for place, run in enumerate(runs):
+        rest = all_settings(run, car_settings(run))
+        same = tuple(sorted((name, repr(value)) for name, value in rest.items()))
+        repeat = 0
+        while run.config.seed in found.setdefault((same, repeat), {}):
+            repeat += 1
+        found[same, repeat][run.config.seed] = place
+        settings[same, repeat] = rest
+    names = _names([runs[next(iter(places.values()))] for places in found.values()], [settings[key] for key in found])
+    return [
+        Group(name, tuple(places[seed] for seed in sorted(places)), tuple(sorted(places)))
+        for name, places in zip(names, found.values(), strict=True)
+    ]
+
+
+def _names(firsts: list[RunRecord], settings: list[dict[str, Any]]) -> list[str]:
+    """Methods; where two are the same, with the settings in which they differ, or else the folder."""
+    names = [label(run.results) for run in firsts]
+    for name in set(names):
+        same = [place for place, other in enumerate(names) if other == name]
+        if len(same) > 1:
+            for place, words in zip(same, what_differs([settings[place] for place in same]), strict=True):
+                names[place] = f"{name} ({words or firsts[place].folder.name})"
+    return names if len(set(names)) == len(names) else [f"{names[at]} {at + 1}" for at in range(len(names))]
+
+
+def study(
+    analyses: Sequence[Analysis], runs: Sequence[RunRecord], groups: Sequence[Group], *, draws: int = DRAWS,
+    seed: int = 0,
+) -> SeedStudy:  # fmt: skip
+    """Means and spreads of groups of runs, and each group compared with the first.
+
+    Runs are paired by seed. The interval of a mean difference comes from a bootstrap of two levels: test images are
+    drawn within each class, the same for all runs, and seeds are drawn with replacement; as from n images n - 1, from
+    n seeds n - 1 are drawn, which makes the spread right for few. Of one or two seeds nothing can be said about
+    others: then only the images are drawn. From three seeds on there is also Student's interval over the differences
+    of the seeds. There is no test over the images of all seeds together: they are the same images.
+
+    Args:
+        analyses: one per run, of the same test images.
+        runs: where they come from.
+        groups: from :func:`group_runs`.
+        draws: of the bootstrap.
+        seed: of the bootstrap.
+    """
+    for other in analyses[1:]:
+        require_same(analyses[0].predictions, other.predictions)
+    base, pairs, unpaired = groups[0], [], []
+    for group in groups[1:]:
+        if set(group.seeds) & set(base.seeds):
+            pairs.append(_pair(analyses, base, group, draws, seed))
+        else:
+            unpaired.append(group.name)
+    return SeedStudy(
+        list(groups), [_figures(analyses, runs, group) for group in groups],
+        [_median(analyses, group) for group in groups], pairs, unpaired, draws,
+    )  # fmt: skip
+
+
+def _figures(analyses: Sequence[Analysis], runs: Sequence[RunRecord], group: Group) -> dict[str, Spread | None]:
+    found: dict[str, Spread | None] = {}
+    for key in FIGURES:
+        values = [(runs[place].results | analyses[place].metrics).get(key) for place in group.places]
+        known = [float(value) for value in values if value is not None and math.isfinite(value)]
+        std = statistics.stdev(known) if len(known) > 1 else None
+        found[key] = Spread(statistics.fmean(known), std, len(known)) if known else None
+    return found
+
+
+def _median(analyses: Sequence[Analysis], group: Group) -> int:
+    order = sorted(group.places, key=lambda place: (analyses[place].metrics["overall"], place))
+    return order[(len(order) - 1) // 2]
+
+
+def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, seed: int) -> SeedPairing:
+    common = tuple(value for value in base.seeds if value in other.seeds)
+    sides = [[analyses[group.places[group.seeds.index(value)]] for value in common] for group in (base, other)]
+    labels = sides[0][0].predictions.labels
+    order = np.argsort(labels, kind="stable")
+    tested, starts, total = np.unique(labels[order], return_index=True, return_counts=True)
+    right = np.array([[run.predictions.predicted == labels for run in runs] for runs in sides])[..., order]
+    shares = np.add.reduceat(right, starts, axis=2, dtype=np.int64) / total
+    place = {int(entry): at for at, entry in enumerate(tested)}
+    members = {key: [place[entry] for entry in found] for key, found in members_of(sides[0][0]).items()}
+    lowest = np.argsort(shares, axis=2, kind="stable")[..., : math.ceil(len(total) / 10)]
+    value = _gains(shares, total, members, lowest)
+    generator = np.random.default_rng(seed)
+    drawn = np.maximum(total - 1, 1)
+    first, size, ends = starts.repeat(drawn), total.repeat(drawn), np.concatenate([[0], np.cumsum(drawn)[:-1]])
+    parts: dict[str, list[NDArray[np.float64]]] = {key: [] for key in value}
+    for _ in range(draws):
+        rows = first + (generator.random(len(first)) * size).astype(np.int64)
+        again = np.add.reduceat(right[..., rows], ends, axis=2, dtype=np.int64) / drawn
+        for key, gains in _gains(again, total, members, lowest).items():
+            parts[key].append(gains)
+    judged = len(common) >= ENOUGH
+    picked = generator.integers(len(common), size=(draws, len(common) - 1)) if judged else None
+    differences: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
+    over_seeds: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
+    for key, gains in value.items():
+        found = np.array(parts[key])
+        means = (found if picked is None else np.take_along_axis(found, picked, 1)).mean(1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        mean = float(gains.mean())
+        differences[key] = Difference(mean, float(low), float(high))
+        if judged:
+            half = student(len(common) - 1) * float(gains.std(ddof=1)) / math.sqrt(len(common))
+            over_seeds[key] = Difference(mean, mean - half, mean + half)
+    return SeedPairing(base.name, other.name, common, differences, over_seeds, _per_class(sides))
+
+
+def _gains(
+    shares: NDArray[np.float64], total: NDArray[Any], members: dict[str, list[int]], lowest: NDArray[Any]
+) -> dict[str, NDArray[np.float64]]:
+    """Differences in points for each seed, from accuracies (two methods, seeds, classes)."""
+    gain = shares[1] - shares[0]
+    bottom = np.take_along_axis(shares, lowest, 2).mean(2)
+    found = {
+        "overall": gain @ (total / total.sum()),
+        "balanced": gain.mean(1),
+        **{group: gain[:, labels].mean(1) for group, labels in members.items() if labels},
+        "bottom_10pct": bottom[1] - bottom[0],
+    }
+    return {key: 100 * values for key, values in found.items()}
+
+
+def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:
+    entries = []
+    for at, entry in enumerate(sides[0][0].per_class):
+        first, second = ([run.per_class[at]["accuracy"] for run in runs] for runs in sides)
+        means = (None, None) if entry["accuracy"] is None else (statistics.fmean(first), statistics.fmean(second))
+        gap = None if means[0] is None or means[1] is None else means[1] - means[0]
+        entries.append({"index": at, "name": entry["name"], "baseline": means[0], "other": means[1], "difference": gap})
+    return entries

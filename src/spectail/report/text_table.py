@@ -1,0 +1,77 @@
+"""A table as text, and its Markdown and LaTeX. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+
+DASH, MINUS = "\u2013", "\u2212"
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", DASH: "--", MINUS: "$-$"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " "}
+)
+MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\|*_`<>[]#"} | {"\n": " ", "\r": " "})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text, in no format yet. The first columns are words, the others figures."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    words: int = 1
+    """How many columns are words."""
+
+
+def number(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
+    """A figure as the scripts of the page show it: halves are rounded up, and there is no -0.0.
+
+    The sixth digit is as far as the page carries figures; what lies behind it is noise of the division.
+
+    Example:
+        >>> number(12.25), number(-0.04), number(0.5, 0), number(None), number(3.14159, 2, sign=True)
+        ('12.3', '0.0', '1', 'n/a', '+3.14')
+    """
+    if value is None:
+        return "n/a"
+    if not math.isfinite(value):
+        return str(value)
+    rounded = Decimal(round(float(value), 6)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{rounded if rounded else abs(rounded):{'+' if sign else ''}f}"
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"**{plain(table.title)}**", "", _line(map(plain, table.header))]
+    lines.append(_line("---" if place < table.words else "---:" for place in range(len(table.header))))
+    lines += [_line(map(plain, row)) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    columns = "l" * table.words + "r" * (len(table.header) - table.words)
+    lines = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in (table.header, *table.rows)]
+    return "\n".join(
+        [
+            f"% {' '.join(table.title.split())}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def plain(text: str) -> str:
+    return text.translate(MARKDOWN)

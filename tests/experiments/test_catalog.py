@@ -1,0 +1,135 @@
+"""Every printed number has a cell that can be trained, and planning needs neither data nor torch."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spectail
+from spectail.experiments.catalog import EXPERIMENTS, find_experiment
+from spectail.experiments.cells import method_settings, printed_cell
+from spectail.experiments.cost import training_images
+from spectail.experiments.published import printed, value_of
+from spectail.experiments.runs import Run
+from spectail.experiments.scales import NEED_IMAGES, SCALES, Overrides, sized
+from spectail.methods.registry import ENTRIES, find_method
+
+CSV = Path(spectail.__file__).parent / "experiments" / "published.csv"
+
+
+def test_all_847_numbers_are_there_and_in_a_table():
+    rows = list(csv.DictReader(CSV.read_text().splitlines()))
+    assert len(rows) == len(printed()) == 847
+    covered = sum(
+        value_of(cell.place, metric) is not None
+        for name in EXPERIMENTS if (experiment := find_experiment(name)).printed
+        for cell in experiment.cells for metric in experiment.metrics
+    )  # fmt: skip
+    assert covered == 847
+    assert {row["table"] for row in rows} == {
+        "tab:" + name.replace("-", "_") for name in EXPERIMENTS if find_experiment(name).printed
+    }
+
+
+def test_a_number_is_the_one_that_is_printed():
+    for row in csv.DictReader(CSV.read_text().splitlines()):
+        factor = None if row["imbalance_factor"] == "natural" else float(row["imbalance_factor"])
+        place = (row["setting"], row["dataset"], factor, row["backbone"], row["method"])
+        assert value_of(place, row["metric"]) == float(row["value"])
+        assert printed_cell(place).place == place
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_cell_becomes_a_configuration(tmp_path, scale):
+    kinds = {}
+    for name in EXPERIMENTS:
+        for cell in find_experiment(name).cells:
+            kinds.setdefault((cell.setting, cell.dataset, cell.backbone, cell.method, cell.changes), cell)
+    for cell in kinds.values():
+        run = Run(cell, scale, sized(cell, scale), 3)
+        config = run.config(tmp_path)
+        base, plus, _ = cell.method.partition("/")[0].partition("+")
+        assert (config.method, config.seed, config.optim.epochs) == (base, 3, run.sized.epochs)
+        assert config.car.enabled == bool(plus) or find_method(base).car
+        assert config.model.model == run.sized.model
+        assert config.data.imbalance == cell.imbalance
+        for setting, value in cell.changes:
+            found = config
+            for part in setting.split("."):
+                found = getattr(found, part)
+            assert found == value
+
+
+def test_the_paper_scale_is_the_papers():
+    def at(setting, dataset, backbone, method="ce"):
+        cell = printed_cell((setting, dataset, 100.0 if dataset != "inat2018" else None, backbone, "CE"))
+        return sized(cell, "paper"), Run(cell, "paper", sized(cell, "paper"), 0).config(Path("x"))
+
+    scratch, config = at("scratch", "cifar100-lt", "vit_small")
+    assert (config.model.model, config.optim.epochs, config.optim.lr) == ("vit_small_patch16_224", 200, 1e-4)
+    assert (config.optim.optimizer, config.optim.batch_size, config.optim.schedule) == ("adamw", 128, "cosine")
+    assert scratch.notes == ()
+    assert at("scratch", "inat2018", "vit_small")[1].optim.epochs == 300
+    tuned = at("pretrained", "tiny-imagenet-lt", "resnet")
+    assert (tuned[1].optim.epochs, tuned[1].optim.lr, tuned[1].model.pretrained) == (100, 2e-4, True)
+    assert tuned[0].notes == ("ResNet-50 (the paper names no size)",)
+    assert at("scratch", "imagenet-lt", "vit_small")[1].data.dataset == "imagenet-lt-exp"
+
+
+@pytest.mark.parametrize("scale", ["quick", "short"])
+def test_a_smaller_scale_says_what_it_changes(scale):
+    for name in EXPERIMENTS:
+        for cell in find_experiment(name).cells:
+            assert any("epochs" in note for note in sized(cell, scale).notes)
+
+
+def test_what_a_person_changes_is_noted():
+    cell = printed_cell(("pretrained", "cifar100-lt", 100.0, "vit_small", "CAR"))
+    usual, changed = sized(cell, "quick"), sized(cell, "quick", Overrides(model="resnet18", epochs=5, img_size=96))
+    assert {"resnet18 instead of vit_small_patch16_224", "96 x 96 pixels instead of 224",
+            "5 epochs instead of 100"} <= set(changed.notes)  # fmt: skip
+    assert Run(cell, "quick", usual, 0).name != Run(cell, "quick", changed, 0).name
+
+
+def test_methods_that_need_images_are_refused_in_a_probe():
+    own = {entry.name for entry in ENTRIES if entry.load().needs_images is True}
+    assert own == NEED_IMAGES
+    cell = printed_cell(("pretrained", "cifar100-lt", 100.0, "vit_small", "CAR + CMO"))
+    assert "works on images" in sized(cell, "quick").refused
+    assert sized(cell, "short").refused is None
+
+
+def test_a_method_is_written_as_compare_writes_it():
+    from spectail.cli.compare import flags_of
+
+    for name in EXPERIMENTS:
+        for method in {cell.method for cell in find_experiment(name).cells}:
+            flags, settings = flags_of(method), method_settings(method)
+            assert flags[1] == settings["method"]
+            assert ("--car" in flags) == settings.get("car", {}).get("enabled", False)
+            assert ("--car.preset" in flags) == ("preset" in settings.get("car", {}))
+
+
+def test_images_of_a_cut_are_those_of_the_data(tmp_path):
+    from spectail.data.loading import load
+
+    for factor in (100.0, 50.0):
+        expected = training_images({"dataset": "glyphs-lt", "imbalance": factor})
+        assert len(load("glyphs-lt", imbalance=factor, check="none").train) == expected
+
+
+def test_planning_needs_no_torch():
+    code = (
+        "import sys; from spectail.cli.experiment import run; run(['plan', 'all', '--scale', 'paper', '--store', "
+        "'nowhere/s.sqlite']); assert not {'torch', 'numpy', 'matplotlib'} & sys.modules.keys(), 'slow import'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not Path("nowhere").exists()
+
+
+def test_an_unknown_experiment_names_the_nearest():
+    with pytest.raises(ValueError, match=r"did you mean.*lt-main"):
+        find_experiment("lt-man")

@@ -1,0 +1,123 @@
+"""Workers: what is missing is trained once, failures are kept with their reason, the dead are replaced."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_cells import small_runs, way
+
+from spectail.experiments.store import open_store
+from spectail.experiments.worker import Worker
+from spectail.training.loop import train
+
+SCRIPT = Path(__file__).with_name("small_cells.py")
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = open_store(tmp_path / "store.sqlite")
+    yield found
+    found.close()
+
+
+def work(store, folder, runs, **changes):
+    said = []
+    worker = Worker(store, way(folder, **changes), said.append)
+    return worker.work(runs), said, worker
+
+
+def test_what_is_missing_is_trained_and_nothing_twice(tmp_path, store):
+    runs = small_runs()
+    tally, said, _ = work(store, tmp_path / "runs", runs[:1])
+    assert (tally.done, tally.kept) == (1, 0)
+    tally, said, _ = work(store, tmp_path / "runs", runs)
+    assert (tally.done, tally.kept) == (1, 1)
+    assert len(said) == 1
+    records = list(store.records().values())
+    assert {record.status for record in records} == {"done"}
+    by_method = {record.results["method"]: record for record in records}
+    plain = train(runs[0].config(tmp_path / "alone", device="cpu", workers=0))
+    assert by_method["ce"].results["per_class"] == plain["per_class"]
+    assert by_method["ce"].about["data"] == plain["identity"]
+    kept = {path.name for path in Path(by_method["ce"].folder).iterdir()}
+    assert kept >= {"results.json", "predictions.npz", "config.yaml"}
+    assert not kept & {"checkpoints", "model.safetensors"}
+
+
+def test_a_run_that_fails_is_kept_with_its_reason_and_the_rest_goes_on(tmp_path, store):
+    bad, good = small_runs(("ce",), extra=(("optim.lr", -1.0),)), small_runs(("ce",))
+    tally, said, _ = work(store, tmp_path, [*bad, *good])
+    assert (tally.done, tally.failed) == (1, 1)
+    failed = next(record for record in store.records().values() if record.status == "failed")
+    assert failed.error == "--lr -1.0 must be a positive number."
+    assert "failed: ce on glyphs-lt" in said[0]
+    again, _, _ = work(store, tmp_path, bad)
+    assert (again.done, again.failed, store.records()[failed.key].attempts) == (0, 1, 1)
+    work(store, tmp_path, bad, retry=True)
+    assert store.records()[failed.key].attempts == 2
+
+
+def test_runs_without_data_are_left_out_with_the_sentence(tmp_path, store):
+    from dataclasses import replace
+
+    from spectail.experiments.cells import printed_cell
+    from spectail.experiments.scales import sized
+
+    cell = printed_cell(("scratch", "inat2018", None, "vit_small", "CE"))
+    run = replace(small_runs(("ce",))[0], cell=cell, sized=sized(cell, "quick"))
+    tally, said, worker = work(store, tmp_path, [run, *small_runs(("ce",))])
+    assert tally.done == 1
+    assert "inat2018 is not there" in said[0]
+    assert len(worker.missing) == len(worker.identities) == 1
+
+
+def test_a_run_of_two_processes_gives_the_same_result(tmp_path, store):
+    run = small_runs(("car",))[0]
+    work(store, tmp_path / "two", [run], processes=2)
+    (record,) = store.records().values()
+    assert record.status == "done", record.error
+    alone = train(run.config(tmp_path / "alone", device="cpu", workers=0))
+    assert record.results["per_class"] == alone["per_class"]
+
+
+def start(tmp_path, epochs, lease):
+    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(tmp_path / "store.sqlite"), str(tmp_path / "runs"), str(epochs), str(lease)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_two_workers_share_the_runs_and_a_killed_ones_run_is_taken_over(tmp_path, store):
+    epochs = 12
+    killed = start(tmp_path, epochs, 3)
+    deadline = time.time() + 90
+    while not list((tmp_path / "runs").glob("*/checkpoints/*")):
+        assert time.time() < deadline, "no checkpoint came"
+        assert killed.poll() is None, killed.communicate()[0]
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    (lost,) = [record for record in store.records().values() if record.status in ("running", "lost")]
+    time.sleep(3.2)
+    others = [start(tmp_path, epochs, 3) for _ in range(2)]
+    texts = [other.communicate(timeout=150)[0] for other in others]
+    assert all(other.returncode == 0 for other in others), texts
+    records = store.records()
+    assert len(records) == 6
+    assert {record.status for record in records.values()} == {"done"}
+    trained = [int(text.rsplit("trained ", 1)[1]) for text in texts]
+    assert sum(trained) >= 4  # the killed one may have finished one or two
+    assert sum(record.attempts for record in records.values()) == 7  # each once, the killed one's twice
+    assert records[lost.key].attempts == 2
+    extra = (("checkpoint_every", 1),)
+    same = next(run for run in small_runs(("ce", "car"), (0, 1, 2), epochs, extra)
+                if run.name == lost.about["name"])  # fmt: skip
+    alone = train(same.config(tmp_path / "alone", device="cpu", workers=0))
+    assert json.dumps(records[lost.key].results["per_class"]) == json.dumps(alone["per_class"])
+    assert records[lost.key].results["nll"] == alone["nll"]
