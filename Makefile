@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-browser lint bench clean
+.PHONY: setup demo test test-browser test-integrations docs lint bench clean
 
 setup: $(READY)
 
@@ -25,6 +25,11 @@ test-browser: $(READY)
 	command -v chromedriver >/dev/null || [ -n "$$CHROMEDRIVER" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 	SPECTAIL_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
+# Examples and adapters in the frameworks of others, which are large: installed here only.
+test-integrations: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[integrations]'
+	SPECTAIL_INTEGRATIONS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/integrations src/spectail/integrations
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,6 +45,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/analyse.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/ema_stability.py
+	$(BIN)/python benchmarks/mixing.py --pairs 24
+	$(BIN)/python benchmarks/metasaug.py
+	$(BIN)/python benchmarks/workers.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -4,8 +4,10 @@ import os
 
 import pytest
 
-# The tests of pages need Chromium and run only when asked for: make test-browser
+# Tests that need Chromium or heavy frameworks run only when asked for: make test-browser, make test-integrations
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
+if not os.environ.get("SPECTAIL_INTEGRATIONS"):
+    collect_ignore += ["tests/integrations", "src/spectail/integrations"]
 
 
 @pytest.fixture(autouse=True, scope="session")

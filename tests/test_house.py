@@ -19,7 +19,7 @@ MODULES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
 NOT_CORE = {"metrics", "theory", "testing"}  # may come with an extra
 ROOMS = (
     *("counts", "targets", "functional", "spectral", "car", "losses", "metrics", "theory", "data", "models", "augment"),
-    *("methods", "training", "testing", "report", "experiments", "cli"),
+    *("methods", "training", "testing", "report", "integrations", "experiments", "cli"),
 )
 # of the core
 HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed", "leading"}
@@ -271,7 +271,8 @@ import sys
 import torch
 before = set(sys.modules)
 import spectail.losses, spectail.car, spectail.functional, spectail.metrics
-extras = "torchvision timm PIL pyarrow matplotlib tyro rich accelerate safetensors yaml sklearn torchmetrics".split()
+extras = "torchvision timm PIL pyarrow matplotlib tyro rich accelerate safetensors yaml sklearn torchmetrics optuna"
+extras = [*extras.split(), "lightning", "transformers"]
 found = {name.split(".")[0] for name in set(sys.modules) - before} & set(extras)
 print(sorted(found))
 """

@@ -105,6 +105,7 @@ def test_averages_on_cifar_100_lt():
     ratio = CIFAR[:, None] / CIFAR
     far = (ratio >= 3) | (ratio <= 1 / 3)
     assert float(natural @ far.double() @ natural) == pytest.approx(0.31986, abs=1e-5)
+    assert float(balanced @ far.double() @ balanced) == pytest.approx(0.59140, abs=1e-5)
     forced, mass = averages(natural, 0.5)
     assert forced == pytest.approx(0.15993, abs=1e-5)
     torch.testing.assert_close(mass, [0.78203, 0.18325, 0.03472], atol=1e-5, rtol=0)

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import time
 from dataclasses import replace
 
@@ -39,12 +40,20 @@ def random_predictions(size=60, images=3000, seed=0, name="model"):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Reports of one classifier, of two, of a real run under hostile names, and of many classes."""
+    """Reports of one classifier, of two, of four, of seeds, of a real run under hostile names, of many classes."""
     folder = tmp_path_factory.mktemp("pages")
     one, two = analyse(random_predictions()), analyse(random_predictions(seed=1, name="other"))
     write_report([one], folder / "one.html")
     write_report([one, two], folder / "two.html", comparison=compare([one, two]))
+    four = [one, two, *(analyse(random_predictions(seed=seed, name=f"number {seed}")) for seed in (2, 3))]
+    write_report(four, folder / "four.html", comparison=compare(four))
     assert main(["train", *FLAGS, "--quiet", "--output", str(folder / "run")]) == 0
+    for seed in (0, 1, 2):
+        shutil.copytree(folder / "run", folder / f"seed{seed}")
+        config = folder / f"seed{seed}" / "config.yaml"
+        config.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {seed}", config.read_text()))
+    seeds = [str(folder / f"seed{seed}") for seed in (0, 1, 2)]
+    assert main(["report", *seeds, "--output", str(folder / "seeds.html")]) == 0
     predictions = replace(read_predictions(folder / "run", name="<u>run</u>"), class_names=NASTY)
     write_report([analyse(predictions)], folder / "nasty.html", runs=[read_run(folder / "run")])
     many = np.arange(2100).repeat(2)
@@ -53,7 +62,7 @@ def pages(tmp_path_factory):
     return folder
 
 
-ALL = ("one", "two", "nasty", "many")
+ALL = ("one", "two", "four", "seeds", "nasty", "many")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -82,6 +91,48 @@ def test_nothing_sticks_out(name, width, pages, browser):
           return box.width && (box.right > innerWidth + 1 || box.left < -1) && !cut;
         }).map((node) => node.outerHTML.slice(0, 120));""")
     assert beyond == []
+
+
+@pytest.mark.parametrize(("width", "columns"), [(375, 1), (1280, 2)])
+def test_four_stand_two_by_two(width, columns, pages, browser):
+    browser.open(pages / "four.html", width)
+    tracks = browser.run("""return [...document.querySelectorAll(".columns.of-4")].map(
+        (node) => getComputedStyle(node).gridTemplateColumns.split(" ").length)""")
+    assert tracks == [columns] * 5
+    lefts = browser.run("""return [...document.querySelectorAll("#worst .of-run")].map(
+        (node) => Math.round(node.getBoundingClientRect().left))""")
+    assert len(set(lefts)) == columns
+    assert lefts[0] == lefts[2]
+
+
+def test_names_of_the_small_matrix_are_whole(pages, browser):
+    """Up to thirty letters at desktop width."""
+    browser.open(pages / "one.html")
+    cut = """
+        const name = document.querySelector(".ten thead bdi"), frame = name.parentElement;
+        name.textContent = arguments[0];
+        return frame.scrollHeight > frame.clientHeight + 1;"""
+    assert not browser.run(cut, "left square bracket, upper")
+    assert browser.run(cut, "very " * 40)  # shortened, not sticking out
+    assert browser.find(".ten thead span").rect["height"] <= 13 * 16 + 1
+
+
+def test_several_seeds(pages, browser):
+    browser.open(pages / "seeds.html")
+    assert re.search(r"[\d.]+ ± 0\.0 \(3\)", browser.find(".seeds").text)
+    heads = [cell.text for cell in browser.find_all("#classes thead th")]
+    assert heads[1] == "ce, mean of 3 seeds: right, %"
+    accuracy = browser.run("return report.runs[0].accuracy.filter((value) => value !== null)")
+    assert column(browser, 2) == [f"{value:.1f}" for value in sorted(accuracy)]  # copies: the mean is each of them
+    options = browser.find_all("[data-control=run] option")
+    assert [option.text for option in options] == ["ce, seed 0", "ce, seed 1", "ce, seed 2"]
+    picture = "return document.querySelector(arguments[0]).toDataURL()"
+    before = browser.run(picture, CANVAS)
+    browser.run(
+        "const s = document.querySelector('[data-control=run]'); s.value = '2'; s.dispatchEvent(new Event('change'))"
+    )
+    assert browser.run(picture, CANVAS) == before
+    assert browser.logs()[0] == []
 
 
 def zoom_of(browser):

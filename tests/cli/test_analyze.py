@@ -229,3 +229,14 @@ def test_a_run_is_found_as_its_results_say(capsys, tmp_path, tmp_path_factory, m
         assert value == (
             pytest.approx(results[key], rel=1e-6, abs=1e-3) if isinstance(value, float) else results[key]
         ), key
+
+
+def test_scores_of_the_best_classes_are_left_out_and_that_is_said(capsys, tmp_path):
+    path = tmp_path / "best.csv"
+    path.write_text("filename,label,pred,p1,p2,p3\n" + "".join(f"{at},{at},{at // 2},.7,.2,.1\n" for at in range(6)))
+    out, err = said(capsys, path)
+    assert "best: Only the predicted classes are used: 'p1', 'p2', 'p3' are not one column of scores per class" in out
+    assert err == ""
+    out, err = said(capsys, path, "--json")
+    assert json.loads(out)["analyses"][0]["metrics"]["overall"] == pytest.approx(100 / 6)
+    assert "Only the predicted classes are used" in err

@@ -13,6 +13,7 @@ from training.runs import FLAGS
 
 from spectail.cli.main import main
 from spectail.report.run_record import read_run
+from spectail.report.text_table import number
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +138,21 @@ def test_other_classes_are_refused(runs, tmp_path, capsys):
     assert report(runs / "ce", tmp_path / "five", "--output", tmp_path / "r.html") == 1
     assert "must be of the same test images" in capsys.readouterr().err
     assert not (tmp_path / "r.html").exists()
+
+
+def test_seeds_of_one_method_are_put_together(runs, tmp_path):
+    copies = []
+    for seed in (0, 1, 2):
+        folder = tmp_path / f"ce-{seed}"
+        shutil.copytree(runs / "ce", folder)
+        config = folder / "config.yaml"
+        config.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {seed}", config.read_text()))
+        copies.append(folder)
+    assert report(runs / "car1", *copies, "--output", tmp_path / "r.html") == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "2 methods compared over 4 runs" in text
+    overall = json.loads((runs / "ce" / "results.json").read_text())["overall"]
+    assert f"{number(overall)} ± 0.0 (3)" in text  # copies do not differ
+    assert "(one seed)" in text
+    assert re.search(r"<h3><bdi>ce, seed \d \(median of 3 seeds\)</bdi></h3>", text)
+    assert "could not be judged" in text  # one seed in common

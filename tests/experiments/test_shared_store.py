@@ -7,7 +7,7 @@ import time
 import pytest
 from store_oracle import address, quick_folder
 
-from spectail.experiments import shared_store, store
+from spectail.experiments import record, shared_store
 from spectail.experiments.shared_store import SharedStore
 from spectail.experiments.store import StoreError, open_store
 
@@ -139,7 +139,7 @@ def test_the_accuracy_is_the_value_optuna_shows(pair):
 
 def test_a_newer_store(pair):
     one, other = pair
-    one._storage.set_study_user_attr(one._study, shared_store.VERSION, store.SCHEMA + 1)
+    one._storage.set_study_user_attr(one._study, shared_store.VERSION, record.SCHEMA + 1)
     with pytest.raises(StoreError, match=r"written by a newer version of spectail \(format 2"):
         other._find_study(create=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from store_oracle import KINDS, Clock, Oracle, address, quick_folder, summary
 
-from spectail.experiments import shared_store, store
+from spectail.experiments import record, shared_store, sqlite_store
 from spectail.experiments.store import SqliteStore, StoreError, open_store
 
 WORKER = Path(__file__).with_name("store_worker.py")
@@ -40,11 +40,11 @@ def start(*words):
 def test_random_histories_are_those_of_the_oracle(where, monkeypatch):
     """Four workers, three cells, leases that run out: every answer and every record as in plain dictionaries."""
     clock = Clock()
-    monkeypatch.setattr(store, "time", clock)
+    monkeypatch.setattr(sqlite_store, "time", clock)
     if not where.endswith(".db") or "://" in where:
         monkeypatch.setattr(shared_store, "time", clock)
     draw = random.Random(3)
-    steps = 60 if "sqlite:" in where else 500
+    steps = 120 if "sqlite:" in where else 500
     oracle, stores = Oracle(clock), [open_store(where) for _ in range(2)]
     answers = []
     for step in range(steps):
@@ -157,7 +157,7 @@ def test_threads_share_one_store(opened):
     assert sorted(got) == sorted(keys)
 
 
-RACES = [("file", 2, 200), ("file", 4, 200), ("journal", 4, 200), ("database", 4, 60)]
+RACES = [("file", 2, 200), ("file", 4, 200), ("journal", 4, 200), ("database", 3, 30)]
 
 
 @pytest.mark.parametrize(("kind", "workers", "count"), RACES)
@@ -210,15 +210,15 @@ def test_reading_while_another_process_writes(where, opened):
     seen = []
     while process.poll() is None or not seen or seen[-1] < count:
         records = opened.records()
-        for key, record in records.items():
+        for key, found in records.items():
             number = int(key[3:])
-            assert record.about == {"number": number}
-            if record.status == "done":
-                assert record.results == {"number": number, "per_class": [number + 0.5] * 5000}
-                assert record.folder == f"folder{number}"
+            assert found.about == {"number": number}
+            if found.status == "done":
+                assert found.results == {"number": number, "per_class": [number + 0.5] * 5000}
+                assert found.folder == f"folder{number}"
             else:
-                assert (record.status, record.results) == ("running", None)
-        seen.append(sum(record.status == "done" for record in records.values()))
+                assert (found.status, found.results) == ("running", None)
+        seen.append(sum(found.status == "done" for found in records.values()))
         assert process.poll() in {None, 0}
         time.sleep(0.01)
     process.communicate()
@@ -292,7 +292,7 @@ def test_a_damaged_file(tmp_path):
 
 
 def test_a_locked_file_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
     one = SqliteStore(tmp_path / "results.db")
     holder = sqlite3.connect(tmp_path / "results.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -309,7 +309,7 @@ def test_a_store_of_somebody_else_can_be_read(tmp_path, monkeypatch):
     one = SqliteStore(tmp_path / "results.db")
     assert one.claim("k", {}, "w")
     one.close()
-    monkeypatch.setattr(store.os, "access", lambda *_: False)
+    monkeypatch.setattr(sqlite_store.os, "access", lambda *_: False)
     reader = SqliteStore(tmp_path / "results.db", create=False)
     assert reader.records()["k"].worker == "w"
     with pytest.raises(StoreError, match="cannot be opened for writing"):
@@ -328,9 +328,9 @@ def test_network_folders_get_no_log_beside_the_file(tmp_path, monkeypatch):
 
     assert mode(tmp_path / "local.db") == "wal"
     mounts = f"/dev/a / ext4 rw 0 0\nhost:/x {tmp_path} nfs4 rw 0 0\n"
-    monkeypatch.setattr(store.Path, "read_text", lambda path: mounts if str(path) == "/proc/mounts" else None)
-    assert store.on_network(tmp_path / "deep")
-    assert not store.on_network(tmp_path.parent)
+    monkeypatch.setattr(record.Path, "read_text", lambda path: mounts if str(path) == "/proc/mounts" else None)
+    assert record.on_network(tmp_path / "deep")
+    assert not record.on_network(tmp_path.parent)
     assert mode(tmp_path / "far.db") == "delete"
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 
-def launch(*arguments, seconds=240, cwd=None, **environment):
+def launch(*arguments, seconds=400, cwd=None, **environment):
     """Run Python and return what it printed; a job that hangs or fails fails the test with its last lines."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     process = subprocess.Popen(

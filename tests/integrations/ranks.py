@@ -117,10 +117,10 @@ def metric(rank):
 
 
 def main(folder: Path) -> None:
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(400, exit=True)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=90))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=180))
     rank = dist.get_rank()
     results = {"plain": plain(rank), "accelerate": accelerated(rank)}
     for average in (True, False):

@@ -31,7 +31,7 @@ print("frameworks:", sorted({name.split(".")[0] for name in sys.modules} & set(s
 def ask(*places):
     """-S: nothing but these places and the standard library is on the path."""
     path = ":".join(map(str, (SOURCE, *places)))
-    printed = launch("-S", "-c", ASK, *FRAMEWORKS, seconds=120, PYTHONPATH=path)
+    printed = launch("-S", "-c", ASK, *FRAMEWORKS, seconds=300, PYTHONPATH=path)
     return dict(line.split(": ", 1) for line in printed.splitlines() if ": " in line)
 
 

@@ -16,7 +16,7 @@ CASES = ("plain", "accelerate", "lightning", "hf-True-False", "hf-False-False", 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    launch(*TORCHRUN, f"--log-dir={folder}", Path(__file__).with_name("ranks.py"), folder, seconds=280)
+    launch(*TORCHRUN, f"--log-dir={folder}", Path(__file__).with_name("ranks.py"), folder, seconds=420)
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

@@ -1,6 +1,9 @@
 """BALMS: rates of the Meta Sampler, the law of its draws, and the bilevel step against plain autograd."""
 
 import json
+import re
+import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -366,3 +369,20 @@ def test_mistakes_are_refused_before_anything_is_written(option, value, tmp_path
     with pytest.raises(ValueError, match=f"--{option.replace('_', '-')}"):
         train(settings(tmp_path / "run", method="balms", options={option: value}))
     assert not (tmp_path / "run").exists()
+
+
+# what a person chooses it by
+
+
+def test_its_cost_is_the_measured_one_and_its_needs_are_all_there(make):
+    """In the list of methods, and on its page."""
+    root = Path(__file__).parents[2]
+    entries = json.loads((root / "benchmarks" / "results" / "meta_sampler.json").read_text())
+    measured = statistics.median(entry["ratio"] for entry in entries)
+    method = make("balms")
+    (said,) = re.findall(r"about ([\d.]+) times", method.about.cost)
+    (told,) = re.findall(r"costs about ([\d.]+) plain", (root / "docs" / "methods" / "balms.md").read_text())
+    assert float(said) == float(told) == pytest.approx(measured, rel=0.15)
+    assert method.head == "linear"
+    assert method.about.needs.endswith(", linear head")
+    assert method.balances()

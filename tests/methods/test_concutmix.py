@@ -126,7 +126,7 @@ def test_a_whole_step(make, drawn, seed, epoch, options):
         share = (shown[:SIZE] == main.images[0]).double().mean((1, 2, 3))[:, None]
         q = share * q + (1 - share) * F.one_hot(batches["foreground"].labels, 4)
         if epoch == 150:
-            q = rectified(q, space[:SIZE], classes, options.get("omega", 4 / 5 / 255), options.get("top", 4))
+            q = rectified(q, space[:SIZE], classes, options.get("omega", 4 / 5 / 255), options.get("top", 3))
     wanted = adjusted(logits, q, 0.9).item()
     apart = contrast(space[SIZE:], main.labels.repeat(2), classes, 0.1)
     assert heard == {"classification": pytest.approx(wanted, rel=1e-4), "contrastive": pytest.approx(apart, rel=1e-4)}

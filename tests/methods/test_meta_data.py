@@ -36,7 +36,8 @@ def test_the_batch_of_the_stage_is_the_size_without_a_flag(tmp_path):
 def test_validation_data_without_some_classes(method, tmp_path):
     """A class with one image has none to hold out. Both ways that the message names then work."""
     words = (
-        f"{method} was told to draw class-balanced batches from validation data, which have no image of class 5 .*"
+        f"{method} was told to draw class-balanced batches from validation data, "
+        "which have no image of class 4 .*, class 5 .*"
         "Leave it to draw from the training set, or use data in which every class has two images or more.* --imbalance"
     )
     rare = {"data__imbalance": 24, "data__val_fraction": 0.25}

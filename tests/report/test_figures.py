@@ -92,3 +92,10 @@ def test_training_curves():
     norm = next(drawing for drawing in both if drawing.title == "CAR: spectral norm")
     assert "var(--amber)" in norm.svg  # the second run keeps its colour where the first has nothing to show
     assert "stroke: var(--blue)" not in norm.svg
+
+
+def test_the_legend_of_the_reliability_lies_above_it():
+    shown = figures.reliability(BINS, "c")
+    height = {"".join(entry.itertext()): float(entry.get("y")) for entry in parsed(shown).iter(f"{SPACE}text")}
+    top = height["100"]  # of the axis
+    assert all(height[text] < top for text in ("right", "perfectly honest", "share of all predictions"))

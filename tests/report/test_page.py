@@ -8,7 +8,10 @@ import io
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -263,3 +266,104 @@ def test_whole_or_not_there(tmp_path, monkeypatch):
         write_report([first], path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_number_has_one_value(tmp_path):
+    """Halves are rounded up as scripts do, and the calibration has the accuracy of the rest of the page."""
+    labels = np.arange(800) % 2
+    logits = np.zeros((800, 2))
+    logits[np.arange(800), labels] = np.where(np.arange(800) // 2 < 49, 1.0, -1.0)  # 12.25 %
+    (analysis,), _, read = written(tmp_path / "report.html", make_predictions(labels, logits))
+    assert analysis.metrics["overall"] == 12.25
+    assert "12.3 % of the test images are recognised" in read.text
+    assert "right in 12.3 %" in read.text
+    assert "12.2" not in read.text
+    tied = make_predictions([0, 1, 1, 1], [0, 1, 1, 1])
+    tied = replace(tied, logits=np.zeros((4, 2), dtype=np.float32))  # the classes given break the ties
+    assert analyse(tied).calibration["accuracy"] == analyse(tied).metrics["overall"] == 100
+
+
+def test_ties_at_the_bottom_are_counted(tmp_path):
+    labels = np.arange(8).repeat(5)
+    predicted = np.where(labels < 3, 7, labels)
+    _, _, read = written(tmp_path / "report.html", make_predictions(labels, predicted, class_names=list("abcdefgh")))
+    assert "3 classes share the lowest accuracy, 0.0 %; one of them is a : 0 of its 5 images" in read.text
+    assert "fails most" not in read.text
+    assert "0.0 % a and 2 more" in read.text
+    predicted = np.where((labels < 3) & (np.arange(40) % 5 > 0), 7, labels)
+    _, _, read = written(tmp_path / "report.html", make_predictions(labels, predicted))
+    assert "; 3 classes share the lowest accuracy, 20.0 %." in read.text
+    predicted[0] = 7
+    _, _, read = written(tmp_path / "report.html", make_predictions(labels, predicted))
+    assert "0 fails most: 0 of its 5 images" in read.text
+    assert "more " not in read.text[: read.text.index("A 95 % interval")].split("Worst class")[1]
+
+
+def test_no_group_where_there_is_none(tmp_path):
+    """Every class is taken for the next one, equally often: ten of them are a tenth of it."""
+    labels = np.arange(100).repeat(4)
+    ring = make_predictions(labels, np.where(np.arange(400) % 4, labels, (labels + 1) % 100))
+    (analysis,), _, read = written(tmp_path / "report.html", ring)
+    assert analysis.spectrum.share_true < 50
+    sentence = "No small group stands out: the 10 classes that add most make up {:.0f} % of the strongest pattern"
+    assert sentence.format(analysis.spectrum.share_true) in read.text
+    assert "The strongest pattern:" not in read.text
+    assert read.text.count("all others") == 2
+    drain = make_predictions(labels, np.where(np.arange(400) % 4, labels, 0))  # all into one
+    _, _, read = written(tmp_path / "report.html", drain)
+    assert "in which classes are taken for 0 ." in read.text
+
+
+@pytest.mark.parametrize("amount", [2, 3, 4, 5])
+def test_several_stand_in_even_columns(amount, tmp_path):
+    found = [random_predictions(seed=at, name=f"m{at}") for at in range(amount)]
+    _, _, read = written(tmp_path / "report.html", *found)
+    assert sum(attributes.get("class") == f"columns of-{amount}" for _, attributes in read.tags) == 5
+    worst = [attributes for tag, attributes in read.tags if tag == "ol" and attributes["class"] == "worst-list"]
+    assert len(worst) == amount
+    assert "The 4 classes with the lowest accuracy" in read.text
+    _, _, read = written(tmp_path / "report.html", found[0])
+    assert "The 8 classes with the lowest accuracy" in read.text
+
+
+@pytest.mark.parametrize(("amount", "sizes"), [(1, [1]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [3, 3])])
+def test_bars_are_split_evenly(amount, sizes):
+    analysis, run = analyse(random_predictions()), SimpleNamespace(results={"worst_train": 50.0})
+    found = page._gap([(f"m{at}", analysis, run) for at in range(amount)])
+    boxes = {re.search(r'viewBox="([^"]+)"', drawing.svg)[1] for drawing in found["drawings"]}
+    assert len(boxes) == 1  # one scale
+    assert [len(set(re.findall(r">(m\d)<", drawing.svg))) for drawing in found["drawings"]] == sizes
+
+
+def test_notes_are_shown(tmp_path):
+    found = replace(random_predictions(), notes=("Only <b> is used.",))
+    _, _, read = written(tmp_path / "report.html", found)
+    assert "model : Only <b> is used." in read.text.replace("model:", "model :")
+    assert json.loads(read.file("report.json"))["analyses"][0]["notes"] == ["Only <b> is used."]
+
+
+def test_differences_are_among_the_downloads(tmp_path):
+    found, other = random_predictions(), random_predictions(seed=3, name="other")
+    analyses, _, read = written(tmp_path / "report.html", found, other)
+    rows = list(csv.DictReader(io.StringIO(read.file("differences.csv"))))
+    for row, entry in zip(rows, compare(analyses).pairs[0].per_class, strict=True):
+        mine = found.labels == int(row["index"])
+        gain = (other.predicted == other.labels)[mine].mean() - (found.predicted == found.labels)[mine].mean()
+        assert float(row["difference"]) == pytest.approx(100 * gain)
+        assert (row["baseline"], row["other"], row["class"]) == ("model", "other", entry["name"])
+        assert float(row["p_holm"]) == entry["p_holm"]
+    assert "training.csv" not in read.data["files"]  # there is no run
+    assert "differences.csv" not in written(tmp_path / "report.html", found)[2].data["files"]
+
+
+def test_the_legend_has_the_colours_of_the_matrix():
+    """A share t of mistakes is drawn with opacity .14 + .86 times its root, in the script and in the style sheet."""
+    folder = Path(page.__file__).parent / "templates"
+    script, style = ((folder / name).read_text(encoding="utf-8") for name in ("matrix.js", "style.css"))
+    floor = float(re.search(r'wrong = ramp\("--wrong-rgb", ([\d.]+)\)', script)[1])
+    assert "Math.sqrt(entry.share)" in script
+    gradient = re.search(r"\.scale \.wrong \{ background: linear-gradient\(90deg, (.*)\); \}", style)[1]
+    stops = re.findall(r"rgba\(var\(--wrong-rgb\), ([\d.]+)\)(?: ([\d.]+)%)?", gradient)
+    assert len(stops) > 5
+    for opacity, at in stops:
+        assert float(opacity) == pytest.approx(floor + (1 - floor) * (float(at or 0) / 100) ** 0.5, abs=1e-3)

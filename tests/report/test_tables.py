@@ -3,14 +3,16 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from spectail.report import analyse, compare, make_predictions, tables
+from spectail.report.comparison import Difference
 from spectail.report.terminal import show
-from spectail.report.text_table import DASH
+from spectail.report.text_table import DASH, number
 
 NAMES = ("a|b", "c_d & e%", "f\\g", "new\nline", "[bold]x", '=1, "q"', "$^~#{}<>", "plain", "ümläut", "none")
 COUNTS = [500, 300, 150, 90, 60, 30, 15, 10, 5, 2]
@@ -131,3 +133,47 @@ def test_the_terminal(two):
 
 def test_narrow_terminals_keep_the_figures(two):
     assert f"{two[0].metrics['overall']:.1f} (" in shown(two[:1], None, 3, width=60)
+
+
+def test_numbers_are_rounded_as_scripts_round_them():
+    """Half up, away from zero, on the value that the page carries; checked against whole numbers of tenths."""
+    assert [number(value) for value in (12.25, 0.05, 99.95, -12.25, -0.04, 100 * (49 / 400))] == [
+        "12.3", "0.1", "100.0", "-12.3", "0.0", "12.3",
+    ]  # fmt: skip
+    assert (number(0.5, 0), number(1.5, 0), number(2.5, 0), number(-0.2, 0, sign=True)) == ("1", "2", "3", "+0")
+    assert number(12.35) == "12.3"  # below the half in binary, as toFixed sees it
+    assert (number(None), number(float("nan")), number(1.0, 3, sign=True)) == ("n/a", "nan", "+1.000")
+    found = analyse(make_predictions([0] * 8 + [1] * 8, [0] * 7 + [1] * 9))  # 12.5 %
+    assert tables.taken_for(found, 0) == "1 13 %"
+    even = tables.signed(Difference(-0.04, -0.04, 0.04))
+    assert even == "+0.0 (+0.0 to +0.0)"
+
+
+def test_what_only_training_knows(two):
+    results = [{"worst_train": 81.25, "worst_ratio": 0.1234}, {"worst_train": None}]
+    table = tables.accuracy_table(two, results)
+    for title, values in (("worst class in training", ("81.3", "n/a")), ("WR", ("0.123", "n/a"))):
+        assert tuple(row[table.header.index(title)] for row in table.rows) == values
+    assert {len(row) for row in table.rows} == {len(table.header)}
+    assert "WR" not in tables.accuracy_table(two).header
+    assert "WR" not in tables.accuracy_table(two, [{}, {}]).header
+
+
+def test_no_group_stands_out():
+    labels = np.arange(100).repeat(4)
+    ring = analyse(make_predictions(labels, np.where(np.arange(400) % 4, labels, (labels + 1) % 100)))
+    text = tables.direction_text(ring)
+    assert text.startswith("No small group stands out: ")
+    assert text.count("many classes, of which the first 10 hold") == 2
+    drain = tables.direction_text(analyse(make_predictions(labels, np.where(np.arange(400) % 4, labels, 0))))
+    assert drain.startswith("No small group stands out: ")
+    assert drain.endswith("to “0” (100 % of it).")
+
+
+def test_the_terminal_counts_in_words():
+    found = make_predictions([0, 1, 2, 3], [0, 1, 0, 0], class_counts=[500, 50, 5, 4], class_names=list("abcd"))
+    text = shown([analyse(replace(found, notes=("A note.",)))])
+    assert "head (1 class)" in text
+    assert "tail (2 classes)" in text
+    assert "c and 1 more" in text
+    assert "predictions: A note." in text

@@ -47,10 +47,15 @@ def run(arguments: list[str]) -> None:
 def _show(asked: List) -> None:
     if asked.what != "augment" or asked.show is None or asked.show.suffix.lower() != ".png":
         raise ValueError(f"--show goes with `spectail list augment` and takes a .png file; got {asked.show}.")
+    from ..methods.registry import ENTRIES  # noqa: PLC0415
     from ..report.gallery import save  # noqa: PLC0415
 
     save(asked.show, {"dataset": asked.dataset} | ({"root": str(asked.root)} if asked.root is not None else {}))
-    Console().print(f"{asked.show}: images, partners and mixes of real batches, with the label mass of each mix")
+    features = [entry.name for entry in ENTRIES if "feature augmentation" in entry.about().kind]
+    Console().print(
+        f"{asked.show}: real batches before and after each augmentation, with the label mass of each image. "
+        f"{' and '.join(features)} change features and not images, so there is nothing of them to see."
+    )
 
 
 def augmentations() -> Table:

@@ -69,7 +69,7 @@ def _refuse_options_of_others(arguments: list[str], config: TrainConfig) -> None
     known = {field.name for holder in holders for field in dataclasses.fields(holder)}
     for argument in arguments:
         name = argument.partition("=")[0].removeprefix("--").replace("-", "_").removeprefix("no_")
-        if not argument.startswith("--") or name in known:
+        if not argument.startswith("--") or name in known or name == "help" or "." in name:  # the last: CAR's
             continue
         others = [
             entry.name

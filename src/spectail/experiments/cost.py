@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .planning import Plan
+from .record import Record
 from .runs import Run
-from .store import Record
 
 SIZES = {"cifar10-lt": (10, 5000), "cifar100-lt": (100, 500), "tiny-imagenet-lt": (200, 500),
          "imagenet-lt-exp": (1000, 1280), "glyphs-lt": (100, 200)}  # fmt: skip

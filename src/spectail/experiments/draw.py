@@ -9,7 +9,7 @@ from ..report.curves import find_panels, save_curves
 from ..report.run_record import read_run
 from .figures import check_format, confusions, save, trade_off, worst_bars
 from .planning import Plan
-from .store import Record
+from .record import Record
 from .tables import chosen_records, make_rows
 
 SHOWN = ("WB", "BALMS", "CAR")

@@ -9,9 +9,9 @@ from fnmatch import fnmatch
 
 from .catalog import Experiment
 from .cells import Cell
+from .record import Record
 from .runs import Run, code_version
 from .scales import Overrides, Scale, sized
-from .store import Record
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .store import (
+from .record import (
     DEATHS,
     HEADER,
     PATIENCE,
@@ -56,7 +56,7 @@ TRIES = 6
 
 
 class SharedStore:
-    """A result store on an Optuna storage; see :class:`~spectail.experiments.store.Store`.
+    """A result store on an Optuna storage; see :class:`~spectail.experiments.record.Store`.
 
     Args:
         where: ``journal:FILE``, or a database URL such as ``postgresql://user@host/name``.

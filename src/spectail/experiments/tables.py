@@ -14,7 +14,7 @@ from ..report.text_table import MINUS, Table
 from .cells import Cell
 from .planning import Plan, by_name
 from .published import value_of
-from .store import Record
+from .record import Record
 
 TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
           "zero_classes": "classes at 0", "ece": "ECE"}  # fmt: skip

@@ -27,8 +27,8 @@ from ..data.loading import load
 from ..training.config_io import write_yaml
 from ..training.loop import train
 from ..training.signals import Interrupted, Interruptible
+from .record import Store
 from .runs import Run, code_version
-from .store import Store
 
 Say = Callable[[str], None]
 LEASE = 120.0

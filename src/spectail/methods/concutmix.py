@@ -29,8 +29,8 @@ CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "proje
 @dataclass(frozen=True)
 class ConCutMixOptions(Options):
     mode: Literal["full", "lite"] = "full"
-    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, no contrastive
-    loss; distances are then between features and class vectors."""
+    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, nothing
+    contrastive; distances are then between features and class vectors."""
     tau: float | None = None
     """Strength of the prior in the loss; 1 is Balanced Softmax. Default: 0.9 in full, 0 (plain cross entropy) in
     lite."""
@@ -73,7 +73,7 @@ class ConCutMixOptions(Options):
             for field in fields(self):
                 if field.name in CONTRASTIVE and getattr(self, field.name) != field.default:
                     flag = field.name.replace("_", "-")
-                    raise ValueError(f"--{flag} belongs to --mode full; leave it out in lite.")
+                    raise ValueError(f"--{flag} belongs to --mode full, as the recipes do; leave it out in lite.")
 
 
 class ConCutMix(Method):

@@ -1,19 +1,22 @@
-"""A picture of what augmentation methods do: images of a real batch before and after, with the label mass printed."""
+"""A picture of what augmentation does: images of a real batch before and after, with the label mass printed."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..augment.mixing import Draws
+from ..data.imageset import ImageSet
+from ..data.loader import Batch
 from ..data.storage import whole_file
-from ..methods.base import Outcome
+from ..data.transforms import Preset
 from ..targets import MixedTarget
 from ..testing import begun
 from ..training.config_io import from_dict
@@ -28,87 +31,149 @@ SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ConCutMix", "concutmix", {"probability": 1.0}),
     ("ConCutMix lite", "concutmix", {"mode": "lite", "probability": 1.0}),
 )
+TRANSFORMS = ("cifar-auto", "cifar-sim", "imagenet-strong")
+"""Recipes that change one image at a time."""
+LONGEST = 18
+"""Letters of a class name that fit under a picture beside its share."""
+
+
+class Strip(NamedTuple):
+    """A line of the gallery: pictures (H, W, 3) of one kind, and what stands under each."""
+
+    title: str
+    pictures: list[NDArray[np.float32]]
+    words: list[str]
+
+
+class Mixed(NamedTuple):
+    """One step of a method: what was there, what the backbone saw, and the target."""
+
+    trainer: Trainer
+    main: Tensor
+    partner: Tensor
+    seen: Tensor
+    target: MixedTarget
 
 
 def save(path: Path, data: dict[str, Any], columns: int = 6, seed: int = 1) -> None:
     """Write the gallery as PNG. ``data`` are settings of the data set, as in a configuration.
 
-    Every picture comes from the method itself: what its network was given, and the target it returned.
+    Every picture comes from the engine: batches as a run draws them, what the network was given, and the target that
+    the method returned.
     """
-    rows = [(title, *_clear(method, options, data, seed)) for title, method, options in SHOWN]
-    lines = 3 * len(rows)
-    figure = Figure(figsize=(1.5 * columns + 1.6, 1.62 * lines), layout="constrained", dpi=110)
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for place, (title, trainer, given, seen, outcome) in enumerate(rows):
-        target = outcome.target
-        pictures = {"image": given["main"], "partner": given["partner"], "mixed": seen}
-        for offset, (what, images) in enumerate(pictures.items()):
-            for column, axis in zip(_telling(trainer, target)[:columns], axes[3 * place + offset], strict=False):
-                axis.set_xticks([])
-                axis.set_yticks([])
-                axis.set_frame_on(False)
-                axis.imshow(_picture(images[column], trainer))
-                axis.set_xlabel(_words(what, target, column, trainer), fontsize=7)
-            axes[3 * place + offset][0].set_ylabel(f"{title}\n{what}", fontsize=9)
+    strips = [
+        strip
+        for title, method, options in SHOWN
+        for strip in mixed_strips(title, clear(method, options, data, seed), columns)
+    ]
+    strips += [strip for name in TRANSFORMS for strip in transform_strips(name, data, seed, columns)]
+    figure = draw(strips, columns)
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png")
 
 
-def _clear(method: str, options: dict[str, Any], data: dict[str, Any], seed: int) -> Any:
+def draw(strips: list[Strip], columns: int) -> Figure:
+    figure = Figure(figsize=(1.5 * columns + 1.6, 1.75 * len(strips)), layout="constrained", dpi=110)
+    axes = figure.subplots(len(strips), columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_frame_on(False)
+    for row, strip in zip(axes, strips, strict=True):
+        row[0].set_ylabel(strip.title, fontsize=9)
+        for axis, picture, words in zip(row, strip.pictures, strip.words, strict=False):
+            axis.imshow(picture)
+            axis.set_xlabel(words, fontsize=7)
+    return figure
+
+
+def mixed_strips(title: str, found: Mixed, columns: int) -> list[Strip]:
+    """Images, partners and mixes, those first whose classes differ most in size."""
+    target, sizes = found.target, found.trainer.counts.counts
+    logs = sizes.double().log()
+    order = (logs[target.a] - logs[target.b]).abs().argsort(descending=True)[:columns].tolist()
+    names, preset = found.trainer.pieces.splits["train"].names, found.trainer.pieces.preset
+    words: dict[str, list[str]] = {"image": [], "partner": [], "mixed": []}
+    for column in order:
+        a, b, share = int(target.a[column]), int(target.b[column]), float(target.share[column])
+        words["image"].append(f"{short(names[a])}\nn = {int(sizes[a])}")
+        words["partner"].append(f"{short(names[b])}\nn = {int(sizes[b])}")
+        words["mixed"].append(f"{short(names[a])} {share:.0%}\n{short(names[b])} {1 - share:.0%}")
+    images = {"image": found.main, "partner": found.partner, "mixed": found.seen}
+    return [
+        Strip(f"{title}\n{what}", [picture(images[what][column], preset) for column in order], words[what])
+        for what in images
+    ]
+
+
+def transform_strips(name: str, data: dict[str, Any], seed: int, columns: int) -> list[Strip]:
+    """Images as a test would see them, and as training does; the label stays whole."""
+    trainer, batches = batch_of("ce", {}, data, seed, transform=name)
+    batch, train, preset = batches["main"], trainer.pieces.splits["train"], trainer.pieces.preset
+    assert isinstance(train, ImageSet)
+    plain = [preset.test(train.images.read(row)) for row in batch.indices[:columns].tolist()]
+    labels = batch.labels[:columns].tolist()
+    before = [f"{short(train.names[label])}\nn = {int(trainer.counts.counts[label])}" for label in labels]
+    after = [f"{short(train.names[label])} 100%\n" for label in labels]
+    return [
+        Strip(f"{name}\nimage", [picture(image, preset) for image in plain], before),
+        Strip(f"{name}\naugmented", [picture(image, preset) for image in batch.images[:columns]], after),
+    ]
+
+
+def clear(method: str, options: dict[str, Any], data: dict[str, Any], seed: int) -> Mixed:
     """The first of a few draws whose mixes have a fair share of both images, so that there is something to see."""
     for place in range(20):
-        found = _captured(method, options, data, seed + place)
-        if bool(((found[-1].target.share > 0.3) & (found[-1].target.share < 0.7)).any()):  # type: ignore[union-attr]
+        found = captured(method, options, data, seed + place)
+        share = found.target.share
+        if bool(((share > 0.3) & (share < 0.7)).any()):
             break
     return found
 
 
-def _telling(trainer: Trainer, target: Any) -> list[int]:
-    """Mixes in the order of how much their classes differ in size."""
-    sizes = trainer.counts.counts.double().log()
-    order: list[int] = (sizes[target.a] - sizes[target.b]).abs().argsort(descending=True).tolist()
-    return order
-
-
-def _captured(
-    method: str, options: dict[str, Any], data: dict[str, Any], seed: int
-) -> tuple[Trainer, dict[str, Tensor], Tensor, Outcome]:
-    """One step of a method on a batch: what was there, what the backbone saw, and the target."""
-    seen: list[Tensor] = []
+def batch_of(
+    method: str, options: dict[str, Any], data: dict[str, Any], seed: int, **more: Any
+) -> tuple[Trainer, dict[str, Batch]]:
+    """A run at its first step, and the batches of that."""
     with tempfile.TemporaryDirectory() as folder:
         config = from_dict(
             {"method": method, "options": options, "data": data, "device": "cpu", "workers": 0, "seed": seed,
-             "output": folder, "optim": {"batch_size": 32, "epochs": 1}}
+             "output": folder, "optim": {"batch_size": 32, "epochs": 1}} | more
         )  # fmt: skip
         trainer = begun(config)
-    trainer.pieces.model.backbone.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].clone()))
     trainer.method.begin_epoch(trainer.stage.step)
     (batches, *_), _ = next(trainer.stage.groups())
+    return trainer, batches
+
+
+def captured(method: str, options: dict[str, Any], data: dict[str, Any], seed: int) -> Mixed:
+    trainer, batches = batch_of(method, options, data, seed)
+    seen: list[Tensor] = []
+    trainer.pieces.model.backbone.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].clone()))
     same = torch.Generator()
     same.set_state(trainer.generator.get_state())
-    outcome = trainer.stage.learner(batches, trainer.stage.step)
-    given = {
-        name: batch.images[0] if isinstance(batch.images, tuple) else batch.images for name, batch in batches.items()
-    }
-    size = len(given["main"])
-    # a foreground of its own, or images of the same batch in the order that the method drew
-    given["partner"] = (
-        given["foreground"] if "foreground" in given else given["main"][Draws(same).partners(size, torch.device("cpu"))]
+    target = trainer.stage.learner(batches, trainer.stage.step).target
+    main, front = (
+        None if batch is None else batch.images[0] if isinstance(batch.images, tuple) else batch.images
+        for batch in (batches["main"], batches.get("foreground"))
     )
-    return trainer, given, seen[0][:size], outcome
+    assert main is not None
+    # a foreground of its own, or images of the same batch in the order that the method drew
+    partner = main[Draws(same).partners(len(main), main.device)] if front is None else front[: len(main)]
+    return Mixed(trainer, main, partner, seen[0][: len(main)], target)
 
 
-def _picture(image: Tensor, trainer: Trainer) -> np.ndarray[Any, Any]:
-    preset = trainer.pieces.preset
+def picture(image: Tensor, preset: Preset) -> NDArray[np.float32]:
     shown = image.cpu() * torch.tensor(preset.std).view(3, 1, 1) + torch.tensor(preset.mean).view(3, 1, 1)
-    return shown.clamp(0, 1).permute(1, 2, 0).numpy()
+    found: NDArray[np.float32] = shown.clamp(0, 1).permute(1, 2, 0).numpy()
+    return found
 
 
-def _words(what: str, target: MixedTarget, column: int, trainer: Trainer) -> str:
-    names = trainer.pieces.splits["train"].names
-    sizes = trainer.counts.counts
-    a, b, share = int(target.a[column]), int(target.b[column]), float(target.share[column])
-    if what != "mixed":
-        label = a if what == "image" else b
-        return f"{names[label]} (n = {int(sizes[label])})"
-    return f"{names[a]} {share:.0%} + {names[b]} {1 - share:.0%}"
+def short(name: str) -> str:
+    """A class name that does not run into that of the next picture.
+
+    Example:
+        >>> short("Cypripedium parviflorum")
+        'Cypripedium parvi…'
+    """
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"

@@ -62,7 +62,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "gml": Recipe("ours: stage one by LDAM's code, stage two not published", R200),
         "remix": Recipe("paper: 300 epochs, x0.1 at 150 and 250", REMIX, {"mix_alpha": 1.0, "defer_at": 5 / 6}),
         "cmo": Recipe("CMO code", R200, {"defer_at": 0.8}),
-        "concutmix": Recipe("ConCutMix code", CONTRAST, {"tau": 0.9, "rectify_from": 0.5}, {"transform": "cifar"}),
+        "concutmix": Recipe("ConCutMix code", CONTRAST, {"rectify_from": 0.5}, {"transform": "cifar"}),
         "metasaug": Recipe("MetaSAug code; strength of the other imbalances' scripts",
                            R200 | {"batch_size": 100, "weight_decay": 5e-4, "warmup_epochs": 0.0, "nesterov": True},
                            {"start": 0.8, "strength": 0.75, "meta_lr": 0.1}),
