@@ -287,7 +287,7 @@ def test_ties_at_the_bottom_are_counted(tmp_path):
     labels = np.arange(8).repeat(5)
     predicted = np.where(labels < 3, 7, labels)
     _, _, read = written(tmp_path / "report.html", make_predictions(labels, predicted, class_names=list("abcdefgh")))
-    assert "3 classes share the lowest accuracy, 0.0 %; one of them is a : 0 of its 5 images" in read.text
+    assert "3 classes share the lowest accuracy, 0.0 %; one of them is a: 0 of its 5 images" in read.text
     assert "fails most" not in read.text
     assert "0.0 % a and 2 more" in read.text
     predicted = np.where((labels < 3) & (np.arange(40) % 5 > 0), 7, labels)
@@ -296,22 +296,21 @@ def test_ties_at_the_bottom_are_counted(tmp_path):
     predicted[0] = 7
     _, _, read = written(tmp_path / "report.html", make_predictions(labels, predicted))
     assert "0 fails most: 0 of its 5 images" in read.text
-    assert "more " not in read.text[: read.text.index("A 95 % interval")].split("Worst class")[1]
 
 
 def test_no_group_where_there_is_none(tmp_path):
-    """Every class is taken for the next one, equally often: ten of them are a tenth of it."""
-    labels = np.arange(100).repeat(4)
-    ring = make_predictions(labels, np.where(np.arange(400) % 4, labels, (labels + 1) % 100))
+    """Every class is taken for each of the next thirty, equally often: ten of them are a tenth of it."""
+    labels = np.arange(100).repeat(31)
+    ring = make_predictions(labels, (labels + np.arange(3100) % 31) % 100)
     (analysis,), _, read = written(tmp_path / "report.html", ring)
     assert analysis.spectrum.share_true < 50
     sentence = "No small group stands out: the 10 classes that add most make up {:.0f} % of the strongest pattern"
     assert sentence.format(analysis.spectrum.share_true) in read.text
     assert "The strongest pattern:" not in read.text
     assert read.text.count("all others") == 2
-    drain = make_predictions(labels, np.where(np.arange(400) % 4, labels, 0))  # all into one
+    drain = make_predictions(labels, np.where(np.arange(3100) % 31, labels, 0))  # all into one
     _, _, read = written(tmp_path / "report.html", drain)
-    assert "in which classes are taken for 0 ." in read.text
+    assert "in which classes are taken for 0." in read.text
 
 
 @pytest.mark.parametrize("amount", [2, 3, 4, 5])
