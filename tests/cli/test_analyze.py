@@ -10,6 +10,7 @@ from training.runs import FLAGS
 
 from spectail.cli.main import main
 from spectail.report import analyse, compare, read_predictions, summary
+from spectail.report.text_table import number
 
 NAMES = ["otter", "cat", "dog", "[red]fox", "owl"]
 COUNTS = [500, 120, 60, 15, 5]
@@ -46,8 +47,8 @@ def test_the_table(file, capsys):
     out, err = said(capsys, path, "--top", "3")
     assert err == ""
     for key in ("overall", "head", "medium", "tail"):
-        assert f"{found.metrics[key]:.1f} ({found.intervals[key][0]:.1f}" in out
-    assert f"{found.metrics['worst_test']:.1f} ({found.intervals['worst'][0]:.1f}" in out
+        assert f"{number(found.metrics[key])} ({number(found.intervals[key][0])}" in out
+    assert f"{number(found.metrics['worst_test'])} ({number(found.intervals['worst'][0])}" in out
     top = found.top_confusions[0]
     assert re.search(rf"{re.escape(NAMES[top.true])} .*{re.escape(NAMES[top.predicted])} .*{top.count} ", out)
     assert "The strongest direction of confusion" in out
