@@ -110,7 +110,7 @@ class Restless(Method):
     ("method", "check", "message"),
     [
         (Silent, check_trains, "changes no weight"),
-        (Overflowing, check_extreme_logits, "the loss of train is nan|not finite"),
+        (Overflowing, check_extreme_logits, "the loss of train, epoch 0 is nan|not finite"),
         (Forgetful, check_resume, "differs from the uninterrupted run"),
         (Forgetful, check_state, "after a round trip"),
         (Hidden, check_car, "saw no batch"),

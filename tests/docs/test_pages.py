@@ -99,6 +99,8 @@ def test_flags_of_the_migration_tables_exist(monkeypatch):
 def understood(arguments, method):
     if "--method" not in arguments:
         arguments = [*arguments, "--method", method]
+    if "--recipe" in arguments:  # they are made for a data set
+        arguments = [*arguments, "--dataset", "cifar100-lt"]
     try:
         parse(arguments, "spectail train", "")
     except (ValueError, SystemExit):
