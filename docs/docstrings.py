@@ -36,7 +36,7 @@ class Markdown(griffe.Extension):
 def translate(text: str) -> str:
     """The same docstring without the marks of reStructuredText."""
     text = re.sub(r"^( *)\.\. math::((?:.*\n)(?:\1 +\S.*(?:\n|$))*)", _block, text + "\n", flags=re.MULTILINE)
-    text = re.sub(r":math:`([^`]+)`", lambda found: picture(found[1], "inline"), text)
+    text = re.sub(r":math:`([^`]+)`", lambda found: picture(found[1], "in-text"), text)
     text = re.sub(r":(?:class|func|meth|mod):`~?([\w.]+)`", _link, text)
     text = re.sub(r"^( *)(=+(?: +=+)+)\n(.*?)\n\1\2$", _table, text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE).rstrip("\n")
@@ -68,7 +68,7 @@ def picture(formula: str, kind: str) -> str:
     drawn = formula.rstrip(",")
     for word, known in WORDS.items():
         drawn = re.sub(re.escape(word) + r"(?![A-Za-z])", known.replace("\\", r"\\"), drawn)
-    size = 11 if kind == "inline" else 13
+    size = 11 if kind == "in-text" else 13
     file = io.BytesIO()
     with mpl.rc_context({"mathtext.fontset": "stix", "svg.hashsalt": "spectail"}):
         mathtext.math_to_image(f"${drawn}$", file, prop=FontProperties(size=size), format="svg")
