@@ -26,7 +26,7 @@ def text_of(name):
 
 
 def python_blocks(name):
-    return [(info, content) for info, content in blocks(DOCS / name) if info.startswith("python")]
+    return [(info, content) for info, content in blocks(DOCS / name) if "python" in info]
 
 
 @pytest.mark.parametrize("name", [page for page in PAGES if page not in RUN_ELSEWHERE and python_blocks(page)])
@@ -129,8 +129,8 @@ def test_names_that_the_migration_page_says_are_not_here_are_not():
 
 
 def test_figures_of_the_advice_are_those_of_the_results():
-    rows = [[cell.split(" ± ")[0] for cell in row] for row in table_rows("results.md") if "±" in "".join(row)]
-    known = {(row[1], row[4], row[7]) for row in rows}  # overall, tail, bottom tenth
+    rows = [[cell.split(" ± ")[0] for cell in row] for row in table_rows("results.md")]
+    known = {(row[1], row[4], row[7]) for row in rows if len(row) > 7}  # overall, tail, bottom tenth
     said = re.findall(r"(\d+\.\d) / (\d+\.\d) / (\d+\.\d)", text_of("choosing.md"))
     assert len(said) > 6
     assert [triple for triple in said if triple not in known] == []
