@@ -262,7 +262,7 @@ def _run(arguments: list[str]) -> None:
     finally:
         store.close()
     if worker.missing and not worker.identities:
-        raise ValueError(_elsewhere(plans, worker.missing))
+        raise ValueError(_elsewhere(worker.missing))
     if not os.environ.get("SPECTAIL_WORKER"):
         _print_tables(plans, asked.records(), console)
     console.print(f"{tally.done} runs trained, {tally.kept} were done, {tally.busy} are with other workers, "
@@ -391,7 +391,7 @@ def _roots(given: tuple[str, ...]) -> dict[str, Path]:
     return roots
 
 
-def _elsewhere(plans: list[Plan], missing: dict[str, str]) -> str:
+def _elsewhere(missing: dict[str, str]) -> str:
     """None of the data is there: how to get it, and what can run without."""
     reason = next(iter(missing.values()))
     can = [name for name in EXPERIMENTS if any(cell.dataset == "glyphs-lt" for cell in find_experiment(name).cells)]
