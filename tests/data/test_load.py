@@ -331,6 +331,16 @@ def test_validation_is_held_out(three, options, kept, held):
     assert data.manifest.identity != other.manifest.identity
 
 
+def test_other_validation_data_of_the_same_cut(three):
+    options = {"imbalance": 2, "val_per_class": 1}
+    splits = [load(f"folder:{three}", **options, val_seed=seed) for seed in range(6)]
+    whole = [sorted(names_of(data.train) + names_of(data.val)) for data in splits]
+    assert all(names == whole[0] for names in whole)  # the cut stays
+    assert len({tuple(names_of(data.val)) for data in splits}) > 1
+    same = load(f"folder:{three}", **options)
+    assert names_of(same.val) == names_of(splits[0].val)  # by default that of the data seed
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -341,6 +351,8 @@ def test_validation_is_held_out(three, options, kept, held):
         ({"val_per_class": 1, "val_fraction": 0.1}, "not both"),
         ({"data_seed": -1, "imbalance": 2}, r"seed must lie in \[0, 2\*\*32\); got -1"),
         ({"data_seed": -1, "val_per_class": 1}, "seed"),
+        ({"val_seed": -1, "val_per_class": 1}, "seed"),
+        ({"val_seed": 1}, "--val-seed means nothing without --val-fraction or --val-per-class"),
     ],
 )
 def test_impossible_held_out_sets(three, options, message):

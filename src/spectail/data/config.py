@@ -35,6 +35,8 @@ class DataConfig:
     """Share of each class's training images to hold out for validation."""
     val_per_class: int = 0
     """Number of training images of each class to hold out for validation, instead of a share."""
+    val_seed: int | None = None
+    """Which images are held out for validation. Default: the data seed. Other seeds split the same training images."""
     test_fraction: float = 0.2
     """Share of each class to hold out as test set where the data has none."""
     num_classes: int | None = None

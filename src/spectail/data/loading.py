@@ -71,10 +71,11 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     if config.val_fraction or config.val_per_class:
         if val is not None:
             notes.append("the data's own validation set is not used: --val-fraction or --val-per-class was given")
-        train, val = _held_out(
-            train, fraction=config.val_fraction, per_class=config.val_per_class, seed=config.data_seed
-        )
+        seed = config.data_seed if config.val_seed is None else config.val_seed
+        train, val = _held_out(train, fraction=config.val_fraction, per_class=config.val_per_class, seed=seed)
         notes.append("the validation set was held out of the training set")
+    elif config.val_seed is not None:
+        raise ValueError("--val-seed means nothing without --val-fraction or --val-per-class. Leave it out.")
     if config.data_seed and not _draws(config, source, rule):
         raise ValueError(f"--data-seed means nothing for {config.dataset}: nothing is drawn. Leave it out.")
     splits = {"train": train, "test": test} | ({"val": val} if val is not None else {})
@@ -220,7 +221,7 @@ def _same_paths(splits: dict[str, ImageSet]) -> dict[str, Any] | None:
 
 def _draws(config: DataConfig, source: Source, rule: dict[str, Any]) -> bool:
     """Whether the seed decides anything."""
-    held_out = source.test is None or config.val_fraction or config.val_per_class
+    held_out = source.test is None or ((config.val_fraction or config.val_per_class) and config.val_seed is None)
     return bool(held_out or rule.get("selection") == "ldam" or source.drawn)
 
 

@@ -19,8 +19,9 @@ from .grids import CURVES
 from .tables import Row
 
 FORMATS = (".png", ".svg", ".pdf")
-COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER)
-MARKERS = ("o", "v", "s", "^", "D")
+GREEN = "#2f7d4f"
+COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, GREEN)
+MARKERS = ("o", "v", "s", "^", "D", "P")
 
 
 def check_format(path: Path) -> None:
@@ -45,9 +46,9 @@ def trade_off(rows: Sequence[Row], title: str = "") -> Figure:
     measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right"}
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     for axes, (measure, words) in zip(figure.subplots(1, 2), measures.items(), strict=True):
-        for (line, (_, setting, _)), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
-            points = [row for row in known if row.cell.label.rpartition(" ")[0] == line]
-            _line(axes, points, (measure, whole), line.rpartition(",")[0], setting, colour, marker)
+        for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
+            points = [row for row in known if row.cell.label.rpartition(" ")[0] == name]
+            _line(axes, points, (measure, whole), name.rpartition(",")[0], line.setting, colour, marker)
         for row in known:
             if row.cell.label == "CE":
                 _point(axes, row, (measure, whole))

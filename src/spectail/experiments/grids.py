@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,18 +31,37 @@ SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
         "gamma": (0.0, 1.0, 2.0, 4.0, 8.0),
     },
 }
-CURVES: dict[str, tuple[str, str, tuple[float, ...]]] = {
-    "Balanced Softmax, tau": ("balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)),
-    "CAR, alpha": ("car", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
-    "CAR class-wise, alpha": ("car/classwise", "car.alpha", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
-    "Balanced Softmax + CAR, alpha": ("car-balanced", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
-    "Balanced Softmax + CAR class-wise, alpha": (
-        "car-balanced/classwise",
-        "car.alpha",
-        (0.5, 1.0, 2.0, 5.0, 10.0, 20.0),
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the trade-off: one setting of a method moves along it."""
+
+    method: str
+    setting: str
+    values: tuple[float, ...]
+    fixed: tuple[tuple[str, Any], ...] = ()
+
+
+TAU_ONE = (("options.tau", 1.0),)
+CURVES: dict[str, Line] = {
+    "Balanced Softmax, tau": Line("balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)),
+    "CAR, alpha": Line("car", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
+    "CAR class-wise, alpha": Line("car/classwise", "car.alpha", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
+    "Balanced Softmax + CAR, alpha": Line("car-balanced/paper", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0), TAU_ONE),
+    "Balanced Softmax + CAR class-wise, alpha": Line(
+        "car-balanced/classwise", "car.alpha", (0.5, 1.0, 2.0, 5.0, 10.0, 20.0), TAU_ONE
+    ),
+    "Balanced Softmax + CAR class-wise, tau": Line(
+        "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), (("car.alpha", 2.0),)
     ),
 }
-"""A line of the trade-off: method, the setting that moves along it, its values."""
+REFERENCE = "Balanced Softmax, tau"
+"""The line that CAR has to move: one number, tuned, gives every point of it."""
+CANDIDATES: dict[str, tuple[float, ...]] = {
+    "tau": (0.5, 0.75, 1.0, 1.25, 1.5), "alpha": (1.0, 2.0, 5.0, 10.0), "gamma": (2.0, 4.0), "r0": (0.2, 0.01),
+}  # fmt: skip
+"""Settings of car-balanced that compete for its defaults."""
 PLACES: tuple[tuple[Setting, str, str], ...] = (
     ("pretrained", "cifar100-lt", "vit_small"),
     ("scratch", "glyphs-lt", "small-cnn"),
@@ -71,7 +91,7 @@ def combinations() -> Iterator[Cell]:
                 if method != "car":
                     yield _cell(place, f"{method}+car", f"{label} + CAR", factor)
             yield _cell(place, "car/classwise", "CAR class-wise", factor)
-            yield _cell(place, "car-balanced", "CAR-balanced", factor)
+            yield _cell(place, "car-balanced/paper", "CAR-balanced", factor)
             yield _cell(place, "car-balanced/classwise", "CAR-balanced class-wise", factor)
 
 
@@ -99,7 +119,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "CAR as in the authors' script": ("car/reference", {}),
     "Balanced Softmax": ("balanced-softmax", {}),
     "Balanced Softmax + CAR, logits not shifted": ("balanced-softmax+car", {}),
-    "Balanced Softmax + CAR, logits shifted": ("car-balanced", {}),
+    "Balanced Softmax + CAR, logits shifted": ("car-balanced/paper", {}),
     "Balanced Softmax + CAR class-wise, not shifted": ("balanced-softmax+car/classwise", {}),
     "Balanced Softmax + CAR class-wise, shifted": ("car-balanced/classwise", {}),
 }
@@ -133,15 +153,31 @@ def trade_off() -> Iterator[Cell]:
     """Overall accuracy against the tail, as one setting moves along each line."""
     for place in PLACES:
         yield _cell(place, "ce", "CE")
-        for line, (method, setting, values) in CURVES.items():
-            for value in values:
-                yield _cell(place, method, f"{line} {value:g}", **{setting.replace(".", "__"): value})
+        for name, line in CURVES.items():
+            for value in line.values:
+                changes = dict((*line.fixed, (line.setting, value)))
+                yield Cell(
+                    *place[:2], 100.0, place[2], line.method, f"{name} {value:g}", tuple(sorted(changes.items()))
+                )
 
 
 def selection() -> Iterator[Cell]:
     """The same lines on validation data cut from the training set: what a choice may look at."""
     for cell in trade_off():
         yield replace(cell, changes=(*cell.changes, VAL))
+
+
+def search() -> Iterator[Cell]:
+    """Candidates for the defaults of car-balanced, and the line that they have to beat, on validation data."""
+    for place in PLACES:
+        for tau in CURVES[REFERENCE].values:
+            changes = (("options.tau", tau), VAL)
+            yield Cell(*place[:2], 100.0, place[2], "balanced-softmax", f"{REFERENCE} {tau:g}", changes)
+        for values in itertools.product(*CANDIDATES.values()):
+            own = dict(zip(CANDIDATES, values, strict=True))
+            label = "car-balanced, " + ", ".join(f"{name} {value:g}" for name, value in own.items())
+            named = (("options.tau", own.pop("tau")), *((f"car.{name}", value) for name, value in own.items()), VAL)
+            yield Cell(*place[:2], 100.0, place[2], "car-balanced/classwise", label, named)
 
 
 def figures() -> Iterator[Cell]:
@@ -159,6 +195,7 @@ OWN: dict[str, Grid] = {
     "diagnostics": Grid("What CAR's history and gradient do during training", diagnostics),
     "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),
     "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
+    "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
     "trade-off": Grid("Overall accuracy against tail and worst class, along tau and alpha", trade_off),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }

@@ -37,7 +37,11 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"base": self.sized.base, "own": merged(self.sized.own, {"seed": self.seed})}
+        """Where data are held out, every seed holds out others: a choice must not hang on one draw of rare classes."""
+        own = merged(self.sized.own, {"seed": self.seed})
+        if own.get("data", {}).get("val_fraction"):
+            own = merged(own, {"data": {"val_seed": self.seed}})
+        return {"base": self.sized.base, "own": own}
 
     @property
     def name(self) -> str:

@@ -94,7 +94,7 @@ def chosen_records(
     of_run: dict[str, tuple[str, list[Record]]] = {}
     for run in plan.runs:
         done = [record for record in found.get(run.name, []) if record.status == "done"]
-        cut = str(run.sized.own["data"])
+        cut = str(run.settings["own"]["data"])
         of_run[run.name] = (cut, done)
         cuts.setdefault(cut, Counter()).update({record.about["data"] for record in done})
     chosen = {cut: counter.most_common(1)[0][0] for cut, counter in cuts.items() if counter}
