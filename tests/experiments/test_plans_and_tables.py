@@ -11,7 +11,7 @@ from spectail.experiments.planning import Slice, by_name, make_plan
 from spectail.experiments.runs import _bare, code_version
 from spectail.experiments.scales import Overrides
 from spectail.experiments.store import Record
-from spectail.experiments.tables import as_csv, as_table, make_rows
+from spectail.experiments.tables import as_csv, as_table, from_csv, make_rows
 
 WGR = find_experiment("wgr-lt")
 
@@ -99,6 +99,9 @@ def test_a_table_has_the_mean_and_the_published_number():
     table = as_table(plan, rows)
     assert "worst test (quick)" in table.header
     assert "93.0 ± 3.6" in table.rows[0]
+    (read,) = from_csv(as_csv(plan, rows))
+    assert (read.cell.label, read.seeds, read.figures) == (row.cell.label, row.seeds, row.figures)
+    assert as_table(plan, [read]).rows == table.rows
 
 
 def test_results_of_other_images_code_or_state_never_stand_in_a_row():

@@ -19,6 +19,7 @@ from rich.table import Table as RichTable
 
 from ..experiments.catalog import EXPERIMENTS, find_experiment
 from ..experiments.cost import StepTimes, in_words, learn, run_seconds
+from ..experiments.frontier import with_gains
 from ..experiments.planning import Plan, Slice, by_name, make_plan
 from ..experiments.scales import SCALES, Overrides, Scale
 from ..experiments.store import Record, open_store
@@ -209,17 +210,17 @@ def _plan(arguments: list[str]) -> None:
     table, total, unknown, seen = RichTable("experiment", "cells", "runs", "done", "left", "time"), 0.0, 0, set[str]()
     for plan in plans:
         learn(times, plan, records)
-        left = [run for run in plan.runs if run.name not in done]
+        left = list({run.name: run for run in plan.runs if run.name not in done}.values())
         seconds_left = [run_seconds(run, times) for run in left]
-        known = [value for value in seconds_left if value is not None]
+        known, runs = [value for value in seconds_left if value is not None], len({run.name for run in plan.runs})
         words = in_words(sum(known)) if known else ("-" if not left else "not measured")
         if known and len(known) < len(left):
             words += f" + {len(left) - len(known)} not measured"
         new = [value for run, value in zip(left, seconds_left, strict=True) if run.name not in seen]
         seen |= {run.name for run in left}
         total, unknown = total + sum(value or 0.0 for value in new), unknown + sum(value is None for value in new)
-        table.add_row(plan.experiment.name, str(len(plan.cells)), str(len(plan.runs)),
-                      str(len(plan.runs) - len(left)), str(len(left)), words)  # fmt: skip
+        table.add_row(plan.experiment.name, str(len(plan.cells)), str(runs), str(runs - len(left)), str(len(left)),
+                      words)  # fmt: skip
     console.print(table)
     if asked.all_cells:
         for plan in plans:
@@ -239,6 +240,7 @@ def _run(arguments: list[str]) -> None:
     asked = tyro.cli(RunAction, prog="spectail experiment run", args=arguments)
     plans = asked.plans()
     if asked.workers > 1:
+        _say_refused(plans, make_console())
         _several(asked, arguments)
         _print_tables(plans, asked.records(), make_console())
         return
@@ -246,9 +248,8 @@ def _run(arguments: list[str]) -> None:
     from ..training.signals import Interrupted  # noqa: PLC0415
 
     console = make_console()
-    for plan in plans:
-        for reason, count in Counter(plan.refused.values()).items():
-            console.print(f"{plan.experiment.name}: {count} cells are left out: {reason}.", soft_wrap=True)
+    if not os.environ.get("SPECTAIL_WORKER"):
+        _say_refused(plans, console)
     runs = in_order({run.name: run for plan in plans for run in plan.runs}.values())
     way = Way(asked.folder, _roots(asked.root), asked.device, asked.loaders, asked.processes, asked.keep, asked.retry,
               asked.lease)  # fmt: skip
@@ -269,6 +270,13 @@ def _run(arguments: list[str]) -> None:
                   f"{tally.failed} failed")  # fmt: skip
     if tally.failed:
         raise ValueError(f"{tally.failed} runs failed; `spectail experiment status` says why, --retry tries again.")
+
+
+def _say_refused(plans: list[Plan], console: Console) -> None:
+    for plan in plans:
+        for reason, count in Counter(plan.refused.values()).items():
+            which = "1 cell is" if count == 1 else f"{count} cells are"
+            console.print(f"{plan.experiment.name}: {which} left out: {reason}.", soft_wrap=True)
 
 
 def _several(asked: RunAction, arguments: list[str]) -> None:
@@ -294,7 +302,7 @@ def _several(asked: RunAction, arguments: list[str]) -> None:
 def _print_tables(plans: list[Plan], records: list[Record], console: Console) -> None:
     for plan in plans:
         rows, remarks = make_rows(plan, records)
-        filled = [row for row in rows if row.seeds]
+        filled = with_gains([row for row in rows if row.seeds])
         if filled:
             _show(console, as_table(plan, filled))
         for remark in remarks:
@@ -331,7 +339,7 @@ def _table(arguments: list[str]) -> None:
     others = len(records) - sum(map(len, by_name(records).values()))
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
-        rows = rows if asked.empty else [row for row in rows if row.seeds]
+        rows = with_gains(rows if asked.empty else [row for row in rows if row.seeds])
         table = as_table(plan, rows)
         write = {"markdown": to_markdown, "latex": to_latex}.get(asked.format)
         if asked.format == "text" and asked.output is None:

@@ -84,10 +84,10 @@ def _point(axes: Axes, row: Row, measures: tuple[str, str]) -> None:
 
 
 def _mean(row: Row, metric: str) -> tuple[float | None, float]:
-    """Mean over seeds, and the half width of its 95 % interval (normal approximation)."""
+    """Mean over seeds, and half the width of its 95 % interval."""
     for figure in row.figures:
         if figure.metric == metric and figure.mean is not None:
-            return figure.mean, 1.96 * (figure.std or 0.0) / len(figure.values) ** 0.5
+            return figure.mean, figure.half
     return None, 0.0
 
 

@@ -191,6 +191,7 @@ def figures() -> Iterator[Cell]:
 VALIDATION = ("val_balanced", "val_head", "val_tail", "val_bottom_10pct", "val_worst_test")
 OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
+    "worst-class": Grid("The same runs: worst class in training and test, and their ratio", combinations, WORST),
     "ablations": Grid("CAR without its parts, and with other ones", ablations),
     "diagnostics": Grid("What CAR's history and gradient do during training", diagnostics),
     "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),

@@ -7,17 +7,23 @@ import io
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from ..report.text_table import MINUS, Table
-from .cells import Cell
+from .cells import Cell, Setting
 from .planning import Plan, by_name
 from .published import value_of
 from .record import Record
 
 TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
-          "zero_classes": "classes at 0", "ece": "ECE"}  # fmt: skip
+          "zero_classes": "classes at 0", "ece": "ECE", "above_tail": "above tau line, equal tail",
+          "above_bottom_10pct": "above tau line, equal lowest 10 %"}  # fmt: skip
+TITLES |= {f"above_val_{kept}": f"val {TITLES[f'above_{kept}']}" for kept in ("tail", "bottom_10pct")}
+COLUMNS = ("experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric", "mean",
+           "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values")  # fmt: skip
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5 % quantiles of Student's t for 1 to 9 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,12 @@ class Figure:
     @property
     def std(self) -> float | None:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def half(self) -> float:
+        """Half the width of the 95 % interval of the mean (Student's t)."""
+        n = len(self.values)
+        return T_975[min(n - 2, len(T_975) - 1)] * (self.std or 0.0) / n**0.5 if n > 1 else 0.0
 
     @property
     def difference(self) -> float | None:
@@ -120,10 +132,10 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
     notes = list(dict.fromkeys(note for row in rows for note in row.notes))
     marks = {note: chr(ord("a") + place % 26) * (1 + place // 26) for place, note in enumerate(notes)}
     words = [name for name, same in fixed.items() if not same]
-    with_printed = [any(row.figures[place].published is not None for row in rows)
-                    for place in range(len(plan.experiment.metrics))]  # fmt: skip
+    metrics = [figure.metric for figure in rows[0].figures] if rows else list(plan.experiment.metrics)
+    with_printed = [any(row.figures[place].published is not None for row in rows) for place in range(len(metrics))]
     header = ["method", *words]
-    for metric, printed in zip(plan.experiment.metrics, with_printed, strict=True):
+    for metric, printed in zip(metrics, with_printed, strict=True):
         title = TITLES.get(metric, metric.replace("val_", "val ").replace("_test", ""))
         header += [f"{title} ({plan.scale})", "published", "difference"] if printed else [title]
     header += ["seeds", "notes"]
@@ -141,20 +153,42 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
 
 
 def as_csv(plan: Plan, rows: list[Row]) -> str:
-    """One line for each cell and metric, every figure in full."""
+    """One line for each cell and metric, every figure in full, seed by seed."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric",
-                     "mean", "std", "seeds", "published", "difference", "model", "epochs", "notes"])  # fmt: skip
+    writer.writerow(COLUMNS)
     for row in rows:
         cell = row.cell
         for figure in row.figures:
             writer.writerow(
                 [plan.experiment.name, row.scale, cell.setting, cell.dataset, cell.imbalance, cell.backbone, cell.label,
                  cell.method, figure.metric, figure.mean, figure.std, len(figure.values), figure.published,
-                 figure.difference, row.model, row.epochs, row.refused or "; ".join(row.notes)]
+                 figure.difference, row.model, row.epochs, row.refused or "; ".join(row.notes),
+                 " ".join(map(str, row.seeds)), " ".join(map(str, figure.values))]
             )  # fmt: skip
     return file.getvalue()
+
+
+def from_csv(text: str) -> list[Row]:
+    """The rows that :func:`as_csv` wrote, without the settings that only a plan knows."""
+    found: dict[Cell, Row] = {}
+    for line in csv.DictReader(io.StringIO(text)):
+        imbalance = float(line["imbalance"]) if line["imbalance"] else None
+        cell = Cell(cast("Setting", line["setting"]), line["dataset"], imbalance, line["backbone"], line["name"],
+                    line["method"])  # fmt: skip
+        figure = Figure(line["metric"], tuple(map(float, line["values"].split())),
+                        float(line["published"]) if line["published"] else None)  # fmt: skip
+        row = found.get(cell) or Row(
+            cell,
+            line["scale"],
+            tuple(map(int, line["seed numbers"].split())),
+            (),
+            line["model"],
+            int(line["epochs"]),
+            tuple(filter(None, line["notes"].split("; "))),
+        )
+        found[cell] = replace(row, figures=(*row.figures, figure))
+    return list(found.values())
 
 
 def _digits(figure: Figure) -> int:
@@ -164,8 +198,10 @@ def _digits(figure: Figure) -> int:
 def _ours(figure: Figure) -> str:
     if figure.mean is None:
         return ""
-    digits = _digits(figure)
-    return f"{figure.mean:.{digits}f}" + ("" if figure.std is None else f" ± {figure.std:.{digits}f}")
+    digits, sign = _digits(figure), "+" if figure.metric.startswith("above_") else ""
+    return f"{figure.mean:{sign}.{digits}f}".replace("-", MINUS) + (
+        "" if figure.std is None else f" ± {figure.std:.{digits}f}"
+    )
 
 
 def _plain(value: float | None, figure: Figure) -> str:

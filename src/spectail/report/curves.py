@@ -38,6 +38,7 @@ NOT_PART = MAY_DIFFER | {
     "log_gradient",
     "log_cm_gap",
     "data.root",
+    "data.val_seed",
     "data.check",
     "data.in_memory",
     "car.enabled",

@@ -1,0 +1,127 @@
+"""Tables and figures of README and results page, from the numbers in docs/evidence.
+
+    python docs/make_results.py              # write them again
+    python docs/make_results.py --check      # exit code 1 if a page differs from its evidence
+
+A file of evidence is what `spectail experiment table NAME --format csv` writes: every cell, every seed. A table stands
+between two marks, ``<!-- table NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spectail.experiments.figures import save, trade_off
+from spectail.experiments.frontier import with_gains
+from spectail.experiments.tables import TITLES, Figure, Row, from_csv
+from spectail.report.text_table import MINUS
+
+DOCS = Path(__file__).parent
+PAGES = (DOCS.parent / "README.md", DOCS / "results.md")
+GROUPS = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct")
+MARKED = re.compile(r"<!-- table ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a table shows of a file of evidence."""
+
+    evidence: str
+    metrics: tuple[str, ...] = GROUPS
+    labels: tuple[str, ...] = ()
+    """These rows, in this order; all of them if none is named."""
+    imbalance: float | None = None
+    best: int = 0
+    """Only so many rows, the best by the first metric."""
+
+
+TABLES = {
+    "combinations-100": Part("combinations", imbalance=100.0),
+    "combinations-50": Part("combinations", imbalance=50.0),
+    "combinations-200": Part("combinations", imbalance=200.0),
+    "worst-class": Part("worst-class", ("worst_train", "worst_test", "worst_ratio", "overall"), imbalance=100.0),
+    "ablations": Part("ablations"),
+    "sweeps": Part("sweeps", ("val_balanced", "val_tail", "val_bottom_10pct")),
+    "search": Part("search", ("val_balanced", "val_head", "val_tail", "val_bottom_10pct"), best=12),
+    "trade-off": Part("trade-off", (*GROUPS, "above_tail", "above_bottom_10pct")),
+    "trade-off-glyphs": Part("trade-off-glyphs", (*GROUPS, "above_tail", "above_bottom_10pct")),
+    "trade-off-resnet": Part("trade-off-resnet", (*GROUPS, "above_tail")),
+}
+DRAWN = {
+    "trade-off": "CIFAR-100-LT, imbalance factor 100, linear head on frozen features, 12 epochs",
+    "trade-off-glyphs": "glyphs-lt, imbalance factor 100, small CNN from scratch, 14 epochs",
+    "trade-off-resnet": "CIFAR-100-LT, imbalance factor 100, ResNet-20 from scratch",
+}
+
+
+def rows_of(evidence: str) -> list[Row]:
+    path = DOCS / "evidence" / f"{evidence}.csv"
+    rows = [row for row in from_csv(path.read_text(encoding="utf-8")) if row.seeds]
+    bare = [row for row in rows if not any(figure.metric.startswith("above_") for figure in row.figures)]
+    return with_gains(bare) if len(bare) == len(rows) else rows
+
+
+def as_markdown(part: Part) -> str:
+    rows = [row for row in rows_of(part.evidence) if part.imbalance in (None, row.cell.imbalance)]
+    if part.labels:
+        named = {row.cell.label: row for row in rows}
+        rows = [named[label] for label in part.labels]
+    if part.best:
+        rows = sorted(rows, key=lambda row: -(figure_of(row, part.metrics[0]).mean or 0.0))[: part.best]
+    titles = [TITLES.get(metric, metric.replace("val_", "val ")) for metric in part.metrics]
+    lines = [["method", *titles, "seeds"], ["---"] + ["---:"] * (len(titles) + 1)]
+    lines += [[row.cell.label, *(entry(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
+              for row in rows]  # fmt: skip
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def figure_of(row: Row, metric: str) -> Figure:
+    return next((figure for figure in row.figures if figure.metric == metric), Figure(metric, (), None))
+
+
+def entry(figure: Figure) -> str:
+    if figure.mean is None:
+        return ""
+    digits, sign = 2 if figure.metric == "worst_ratio" else 1, "+" if figure.metric.startswith("above_") else ""
+    spread = "" if figure.std is None else f" ± {figure.std:.{digits}f}"
+    return f"{figure.mean:{sign}.{digits}f}".replace("-", MINUS) + spread
+
+
+def filled(text: str) -> str:
+    """A page with its tables written again."""
+    return MARKED.sub(lambda mark: f"<!-- table {mark[1]} -->\n{as_markdown(TABLES[mark[1]])}\n<!-- end -->", text)
+
+
+def draw() -> None:
+    for name, title in DRAWN.items():
+        if (DOCS / "evidence" / f"{name}.csv").exists():
+            rows = rows_of(name)
+            seeds = max(len(row.seeds) for row in rows)
+            save(
+                trade_off(rows, f"{title}, {seeds} seeds, 95 % intervals of the mean"), DOCS / "figures" / f"{name}.png"
+            )
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Tables and figures from docs/evidence.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page is out of date")
+    check = parser.parse_args(arguments).check
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    stale = [path for path, text in pages.items() if filled(text) != text]
+    if check:
+        for path in stale:
+            print(f"{path.name} differs from docs/evidence: python docs/make_results.py", file=sys.stderr)
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(filled(pages[path]), encoding="utf-8")
+    draw()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
