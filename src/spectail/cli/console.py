@@ -79,16 +79,6 @@ def _figures(entry: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def label(results: dict[str, Any]) -> str:
-    """`ce + car (classwise)`: the method, and CAR where it was put on it."""
-    car, name = results.get("car"), str(results["method"])
-    if not car:
-        return name
-    return (name if name.startswith("car") else f"{name} + car") + (
-        "" if car["preset"] == "paper" else f" ({car['preset']})"
-    )
-
-
 def show_results(console: Console, runs: dict[str, list[dict[str, Any]]]) -> None:
     """One row per method, mean and standard deviation over its runs."""
     columns = COLUMNS if console.width >= 100 else COLUMNS[:6]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from ..report.labels import label
 from ..training.loop import train
 from ..training.signals import Interrupted
-from .console import ConsoleReporter, label, make_console, show_results
+from .console import ConsoleReporter, make_console, show_results
 from .train_flags import parse
 
 FLAGS = ("--resume", "--quiet", "--json", "--no-report")

@@ -77,6 +77,8 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
     notes = list(found.notes)
     if cell.dataset == "imagenet-lt" and cell.imbalance is not None:
         notes.append("exponential cut of ILSVRC-2012, not the official ImageNet-LT lists")
+    if own["method"] == "safa-r":
+        notes.append("SAFA-R, our reconstruction of SAFA, which has no public code")
     found = _changed(replace(found, own=own), overrides, notes)
     whole, method = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting]), own["method"]
     if cell.dataset == "glyphs-lt":

@@ -18,6 +18,7 @@ from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
 from ..training.config_io import from_dict, read_yaml
 from ..training.run_folder import RunFolder
+from .labels import label
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,6 @@ def run_names(runs: Sequence[RunRecord]) -> list[str]:
     short = [f"{method} ({run.folder.name})" for method, run in zip(methods, runs, strict=True)]
     full = [f"{method} ({run.folder})" for method, run in zip(methods, runs, strict=True)]
     return next((names for names in (methods, seeded, short) if len(set(names)) == len(runs)), full)
-
-
-def label(results: dict[str, Any]) -> str:
-    """The method in words, with CAR where it was put on it.
-
-    Example:
-        >>> label({"method": "focal", "car": {"preset": "classwise"}}), label({"method": "car", "car": {}})
-        ('focal + car (classwise)', 'car')
-    """
-    name, car = str(results["method"]), results.get("car")
-    if not car:
-        return name
-    preset = car.get("preset", "paper")
-    return (name if name.startswith("car") else f"{name} + car") + ("" if preset == "paper" else f" ({preset})")
 
 
 def changed_flags(config: TrainConfig) -> list[list[str]]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from .analysis import GROUPS, Analysis
 from .comparison import DRAWS, Difference, members_of, require_same
 from .curves import all_settings, car_settings, what_differs
-from .run_record import RunRecord, label
+from .labels import label
+from .run_record import RunRecord
 from .statistics import student
 
 FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
