@@ -140,7 +140,9 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("option", "value"), BAD_OPTIONS)
-@pytest.mark.parametrize("make", [CAR, CARLoss, CAR.reference, CAR.classwise, CARLoss.reference, CARLoss.classwise])
+@pytest.mark.parametrize(
+    "make", [CAR, CARLoss, CAR.reference, CAR.classwise, CARLoss.reference, CARLoss.classwise, CARLoss.balanced]
+)
 def test_a_bad_option_is_named(make, option, value):
     with pytest.raises(ValueError, match=rf"{option} .*must .*{value}"):
         make(COUNTS, **{option: value})

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from oracle import SlowCAR, assert_near, assert_same_state, batches, long_tail, snapshot, value_and_gradient
 
 from spectail import CAR, CARLoss, MixedTarget
+from spectail.car import BALANCED, BALANCED_ALPHA, BALANCED_TAU
 
 COUNTS = long_tail(7)
 traced = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -190,6 +191,25 @@ def test_presets_are_those_of_car_with_their_alpha(preset, alpha):
         wanted = F.cross_entropy(logits, target) + alpha * car(logits, target)
         assert_near(found(logits, target), wanted, 1e-6)
     assert getattr(CARLoss, preset)(COUNTS, alpha=1.5).alpha == 1.5
+
+
+@pytest.mark.parametrize("tau", [None, 0.5, 2.0])
+def test_balanced_is_balanced_softmax_and_car_on_the_same_logits(tau):
+    found = CARLoss.balanced(COUNTS) if tau is None else CARLoss.balanced(COUNTS, tau)
+    tau = BALANCED_TAU if tau is None else tau
+    car = CAR(COUNTS, **BALANCED)
+    shift = tau * (torch.tensor(COUNTS) / sum(COUNTS)).log()
+    for logits, target in batches(COUNTS, 3):
+        wanted = F.cross_entropy(logits + shift, target) + BALANCED_ALPHA * car(logits + shift, target)
+        assert_near(found(logits, target), wanted, 1e-5)
+    assert CARLoss.balanced(COUNTS, alpha=0.0, tau=tau)(logits, target) == pytest.approx(
+        F.cross_entropy(logits + shift, target).item(), abs=1e-6
+    )
+
+
+def test_balanced_has_its_own_loss():
+    with pytest.raises(ValueError, match="Balanced Softmax; leave base out"):
+        CARLoss.balanced(COUNTS, base=torch.nn.CrossEntropyLoss())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

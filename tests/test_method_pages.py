@@ -116,7 +116,15 @@ def test_the_page_of_car_names_its_options_with_the_values_they_have():
 
 def test_presets_of_car_have_the_weights_the_page_says():
     said = next(cells[3] for cells in rows("car") if cells[0] == "`--car.alpha`")
-    assert f"{PRESETS['classwise'][0]:g} in `classwise`, {PRESETS['reference'][0]:g} in `reference`" in said
+    others = [f"{PRESETS[name][0]:g} in `{name}`" for name in ("classwise", "balanced", "reference")]
+    assert ", ".join(others) in said
+
+
+def test_the_page_of_car_balanced_names_what_its_preset_changes():
+    alpha, changes = PRESETS["balanced"]
+    for option, value in ({"alpha": alpha} | changes).items():
+        value = f"{value:g}" if isinstance(value, float) else value
+        assert f"--car.{option} {value}" in text("car-balanced"), option
 
 
 @each_method

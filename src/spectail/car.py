@@ -26,6 +26,12 @@ SQUARE_UP_TO = 160  # classes; up to here squaring the matrix is faster than sea
 SCRATCH_FROM = 1 << 16  # logits in a batch; smaller tensors stay with the allocator anyway
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
 
+REFERENCE: dict[str, Any] = {"beta": 0.9, "normalize_weights": True, "gate_grad": False, "ema_start": "first"}
+CLASSWISE: dict[str, Any] = {"beta": 0.9, "ema": "class", "competitors": "non-target", "gamma": 2.0}
+BALANCED: dict[str, Any] = CLASSWISE | {"gamma": 4.0, "r0": 0.01}
+"""Chosen on validation data, with alpha and tau: docs/results.md."""
+BALANCED_ALPHA, BALANCED_TAU = 1.0, 0.75
+
 
 class CAR(nn.Module):
     r"""Confusion-aware spectral regulariser: the spectral norm of a running, class-weighted confusion matrix.
@@ -389,6 +395,8 @@ class CARLoss(nn.Module):
         self.alpha, self.base = float(alpha), base
         self.start_step, self.warmup_steps = start_step, warmup_steps
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.shifts_base = False
+        """Whether the cross entropy sees the logits that CAR sees."""
         self.parts: dict[str, Tensor] = {}
 
     @classmethod
@@ -401,11 +409,25 @@ class CARLoss(nn.Module):
         """Class-wise averaging with a margin, alpha 10: its gradient carries the factor 1 - beta = 0.1."""
         return cls(class_counts, **{"alpha": 10.0, **CLASSWISE, **options})
 
+    @classmethod
+    def balanced(cls, class_counts: CountsLike, tau: float = BALANCED_TAU, **options: Any) -> CARLoss:
+        """Balanced Softmax + CAR, both on logits with tau * log(n_j / N) added: the method ``car-balanced``.
+
+        Inference takes the logits as they are.
+        """
+        if options.get("base") is not None:
+            raise ValueError("CARLoss.balanced has a loss of its own, Balanced Softmax; leave base out.")
+        made = cls(class_counts, **{"alpha": BALANCED_ALPHA, **BALANCED, **options, "prior_shift": tau})
+        made.shifts_base = True
+        return made
+
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
         """The loss. ``sync=False`` is for a call that not every rank makes."""
         penalty: Tensor = self.car(logits, target, sync=sync)
         base: Tensor = (
-            cross_entropy(logits, target, self.car.ignore_index) if self.base is None else self.base(logits, target)
+            cross_entropy(self.car._scores(logits) if self.shifts_base else logits, target, self.car.ignore_index)
+            if self.base is None
+            else self.base(logits, target)
         )
         if self.car.share != 1.0:
             base = base * self.car.share if self.car.share else logits.sum() * 0  # a mean over no sample is NaN
@@ -427,10 +449,6 @@ class CARLoss(nn.Module):
             self.step = self.step.to(like.device)
         progress = (self.step - self.start_step + 1) / max(self.warmup_steps, 1)
         return self.alpha * progress.clamp(0, 1).to(like.dtype)
-
-
-REFERENCE = {"beta": 0.9, "normalize_weights": True, "gate_grad": False, "ema_start": "first"}
-CLASSWISE = {"beta": 0.9, "ema": "class", "competitors": "non-target", "gamma": 2.0}
 
 
 def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> Tensor:

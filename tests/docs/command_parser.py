@@ -18,6 +18,8 @@ def check_command(arguments, monkeypatch):
     assert name in cli.COMMANDS, f"there is no command {name}"
     if name == "train":
         return parse([word for word in rest if word not in FLAGS], "spectail train", "")
+    if name == "doctor":
+        return cli.import_module(".doctor", "spectail.cli").read(rest)
     real, kept = tyro.cli, {}
 
     def read(kind, **options):

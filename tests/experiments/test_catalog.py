@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import spectail
+from spectail import ClassCounts
 from spectail.experiments.catalog import EXPERIMENTS, find_experiment
-from spectail.experiments.cells import method_settings, printed_cell
+from spectail.experiments.cells import merged, method_settings, nested, printed_cell
 from spectail.experiments.cost import training_images
 from spectail.experiments.published import printed, value_of
 from spectail.experiments.runs import Run
@@ -133,3 +134,31 @@ def test_planning_needs_no_torch():
 def test_an_unknown_experiment_names_the_nearest():
     with pytest.raises(ValueError, match=r"did you mean.*lt-main"):
         find_experiment("lt-man")
+
+
+def test_what_the_search_chose_is_what_car_balanced_does():
+    from spectail.experiments.grids import CANDIDATES, CHOSEN
+    from spectail.training.regulariser import PRESETS
+
+    alpha, changes = PRESETS["balanced"]
+    assert {"car.alpha": alpha} | {f"car.{name}": changes[name] for name in ("gamma", "r0")} == CHOSEN
+    tau = find_method("car-balanced").load().options_type().tau
+    chosen = {"tau": tau} | {name.partition(".")[2]: value for name, value in CHOSEN.items()}
+    assert all(chosen[name] in values for name, values in CANDIDATES.items())  # a candidate, not something else
+    assert PRESETS["classwise"][1].items() - changes.items() == {("gamma", 2.0)}  # the rest is class-wise
+
+
+def test_car_balanced_by_name_is_the_cell_of_the_trade_off():
+    from spectail.training.config_io import from_dict
+    from spectail.training.regulariser import make_regulariser
+
+    cell = next(cell for cell in find_experiment("trade-off").cells if cell.label == "car-balanced, tau 0.75")
+    written = from_dict(merged(method_settings(cell.method), nested(cell.changes)))
+    by_name = from_dict({"method": "car-balanced"})
+    counts = ClassCounts([50, 20, 3])
+    made = [make_regulariser(config, counts, find_method(config.method)) for config in (written, by_name)]
+    assert made[0].alpha == made[1].alpha
+    assert made[0].car.__dict__.keys() == made[1].car.__dict__.keys()
+    for name in ("beta", "ema", "kind", "r0", "prior_shift", "weighting", "normalize_weights", "ema_start", "mixed"):
+        assert getattr(made[0].car, name) == getattr(made[1].car, name), name
+    assert written.options == by_name.options

@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": ("predict", "the most likely classes of new images"),
     "export": ("export", "the model of a run as one file"),
     "list": ("list_command", "what there is: data sets, methods, models, recipes"),
+    "doctor": ("doctor", "versions, devices, and what is missing for which feature"),
 }
 USAGE = """usage: spectail COMMAND [options]
 
@@ -52,11 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     try:
         run = import_module(f".{COMMANDS[name][0]}", __package__).run
-        run(arguments)
+        code: int | None = run(arguments)  # most commands return nothing
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):
             raise
-        extra = "report" if name in ("analyze", "report") else "train"
+        extra = "report" if error.name == "jinja2" else "train"  # every command needs the parser that train brings
         print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[{extra}]'", file=sys.stderr)
         return 1
     except (ValueError, OSError) as error:
@@ -67,7 +68,7 @@ def _run(name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
         return 130
-    return 0
+    return code or 0
 
 
 def _words(error: Exception) -> str:

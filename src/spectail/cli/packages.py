@@ -1,4 +1,4 @@
-"""Which packages each feature needs, and how the installed ones stand to that. Read from metadata, nothing is imported."""
+"""Which packages each feature needs, and which are there: read from metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, metadata, version
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from ..integrations.versions import FRAMEWORKS, judge
 
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*\(?([^;)]*)\)?(?:.*\bextra *== *['\"]([\w.-]+)['\"])?")
 
@@ -96,6 +95,8 @@ def parse(line: str) -> tuple[Wanted, str]:
 
 def look_at(wanted: Wanted, broken: Mapping[str, str]) -> dict[str, Any]:
     """A package: which version is there, and whether it works. ``broken``: packages that do not import, and why."""
+    from ..integrations.versions import judge  # noqa: PLC0415 - that room imports torch
+
     found = installed(wanted.name)
     verdict = "missing" if found is None else judge(found, wanted.least, wanted.refused, wanted.below)
     if found is not None and wanted.name in broken:
@@ -105,13 +106,13 @@ def look_at(wanted: Wanted, broken: Mapping[str, str]) -> dict[str, Any]:
     return {"package": wanted.name, "found": found, "verdict": verdict, "wanted": wanted.words()}
 
 
-def extras(broken: Mapping[str, str]) -> dict[str, list[str]]:
-    """What each extra lacks."""
-    return {
-        extra: [wanted.name for wanted in packages if look_at(wanted, broken)["verdict"] != "works"]
-        for extra, packages in asked().items()
-        if extra
-    }
+def extras(broken: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """How many packages each extra has, and which of them are missing or do not work."""
+    found: dict[str, dict[str, Any]] = {}
+    for extra, wanted in asked().items():
+        lacking = [one.name for one in wanted if look_at(one, broken)["verdict"] != "works"]
+        found |= {extra: {"packages": len(wanted), "lacks": lacking}} if extra else {}
+    return found
 
 
 def feature(which: Feature, broken: Mapping[str, str]) -> dict[str, Any]:
@@ -143,6 +144,8 @@ def feature(which: Feature, broken: Mapping[str, str]) -> dict[str, Any]:
 
 def framework(module: str) -> Wanted:
     """What a module of spectail.integrations asks for, under the name by which it is installed."""
+    from ..integrations.versions import FRAMEWORKS  # noqa: PLC0415 - that room imports torch
+
     needs = FRAMEWORKS[module]
     name = next((name for name in needs.packages if installed(name)), needs.packages[0])
     return Wanted(name, needs.least, "", needs.refused, needs.why)
@@ -151,7 +154,7 @@ def framework(module: str) -> Wanted:
 def timm_saves_tasks() -> bool:
     """Whether spectail.integrations.timm will find what it derives from; importing timm takes seconds."""
     try:
-        file = distribution("timm").locate_file("timm/task/task.py")
-        return "def get_task_state(" in file.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+        file = Path(str(distribution("timm").locate_file("timm/task/task.py")))
+        return "def get_task_state(" in file.read_text(encoding="utf-8")
     except (PackageNotFoundError, OSError):
         return False

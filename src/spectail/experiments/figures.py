@@ -19,9 +19,9 @@ from .grids import CURVES
 from .tables import Row
 
 FORMATS = (".png", ".svg", ".pdf")
-GREEN = "#2f7d4f"
-COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, GREEN)
-MARKERS = ("o", "v", "s", "^", "D", "P")
+GREEN, PALE = "#2f7d4f", "#c2a15a"
+COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN)
+MARKERS = ("o", "v", "s", "^", "D", "x", "P")
 
 
 def check_format(path: Path) -> None:

@@ -43,6 +43,8 @@ class Line:
     fixed: tuple[tuple[str, Any], ...] = ()
 
 
+CHOSEN = {"car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
+"""What `search` chose, at tau 0.75: written out here, so that these cells stay what they are if defaults move."""
 TAU_ONE = (("options.tau", 1.0),)
 CURVES: dict[str, Line] = {
     "Balanced Softmax, tau": Line("balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)),
@@ -54,6 +56,9 @@ CURVES: dict[str, Line] = {
     ),
     "Balanced Softmax + CAR class-wise, tau": Line(
         "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), (("car.alpha", 2.0),)
+    ),
+    "car-balanced, tau": Line(
+        "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25), tuple(CHOSEN.items())
     ),
 }
 REFERENCE = "Balanced Softmax, tau"

@@ -13,9 +13,9 @@ from ..car import CARLoss
 from ..counts import CountsLike
 from ..distributed import find_group, place
 from ..metrics import Metrics
-from .versions import need
+from .versions import FRAMEWORKS, need
 
-need(["transformers"], "4.49", "the scaling of compute_loss_func that this module relies on")
+need(*FRAMEWORKS["huggingface"])
 
 from transformers import TrainerCallback  # noqa: E402 - not before its version is known
 

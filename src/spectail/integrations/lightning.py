@@ -12,15 +12,9 @@ from ..car import CAR
 from ..counts import CountsLike
 from ..leading import leading
 from ..metrics import Metrics
-from .versions import need
+from .versions import FRAMEWORKS, need
 
-need(
-    ["lightning", "pytorch-lightning"],
-    "2.0",
-    "the callback interface that this module is written for",
-    refused=("2.6.2", "2.6.3"),
-    why="that release was published by an attacker and runs malware when imported (GHSA-w37p-236h-pfx3)",
-)
+need(*FRAMEWORKS["lightning"])
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from .versions import need
+from .versions import FRAMEWORKS, need
 
-FOUND = need(["timm"], "1.0", "its package layout")
+FOUND = need(*FRAMEWORKS["timm"])
 
 OLD = f"timm {FOUND} is too old: its checkpoints have no place for the state of a loss; pip install --upgrade timm"
 try:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..counts import CountsLike, as_counts
-from .versions import need
+from .versions import FRAMEWORKS, need
 
-need(["torchmetrics"], "1.4", "the metric interface that this module is written for")
+need(*FRAMEWORKS["torchmetrics"])
 
 from torchmetrics import Metric  # noqa: E402 - not before its version is known
 

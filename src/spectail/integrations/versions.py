@@ -5,8 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 EXTRA = "pip install 'spectail[integrations]'"
+
+
+class Framework(NamedTuple):
+    """What an integration asks of its framework; the arguments of :func:`need`."""
+
+    packages: tuple[str, ...]
+    least: str
+    reason: str
+    refused: tuple[str, ...] = ()
+    why: str = ""
+
+
+FRAMEWORKS = {
+    "huggingface": Framework(("transformers",), "4.49", "the scaling of compute_loss_func that this module relies on"),
+    "lightning": Framework(
+        ("lightning", "pytorch-lightning"),
+        "2.0",
+        "the callback interface that this module is written for",
+        refused=("2.6.2", "2.6.3"),
+        why="that release was published by an attacker and runs malware when imported (GHSA-w37p-236h-pfx3)",
+    ),
+    "torchmetrics": Framework(("torchmetrics",), "1.4", "the metric interface that this module is written for"),
+    "timm": Framework(("timm",), "1.0", "its package layout"),
+}
 
 
 def need(packages: Sequence[str], least: str, reason: str, refused: Sequence[str] = (), why: str = "") -> str:
@@ -26,18 +51,33 @@ def need(packages: Sequence[str], least: str, reason: str, refused: Sequence[str
             found = version(package)
         except PackageNotFoundError:
             continue
-        if found in refused:
+        verdict = judge(found, least, refused)
+        if verdict == "refused":
             raise ImportError(
                 f"{package} {found} is not used: {why}; install another version: pip install --upgrade {package}",
                 name=package,
             )
-        if numbers(found) < numbers(least):
+        if verdict == "too old":
             raise ImportError(
                 f"{package} {found} is too old: {reason} came with {least}; pip install --upgrade {package}",
                 name=package,
             )
         return found
     raise ImportError(f"{packages[0]} is not installed; it comes with {EXTRA}", name=packages[0])
+
+
+def judge(found: str, least: str = "", refused: Sequence[str] = (), below: str = "") -> str:
+    """``works``, ``refused``, ``too old`` or ``too new``: how a version stands to what is asked for.
+
+    Example:
+        >>> [judge(found, "2.0", refused=["2.6.3"], below="3") for found in ("2.6.4", "2.6.3", "1.9.5", "3.0")]
+        ['works', 'refused', 'too old', 'too new']
+    """
+    if found in refused:
+        return "refused"
+    if numbers(found) < numbers(least):
+        return "too old"
+    return "too new" if below and numbers(found) >= numbers(below) else "works"
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -30,11 +30,10 @@ class Entry:
         return found
 
     def about(self) -> About:
-        return (BALANCED_CAR if self.prior_shift else CAR) if self.car else self.load().about
+        return CAR if self.place == "base:Method" and self.car else self.load().about
 
 
 CAR = About("regulariser", "CVPR 2026", "counts", "below 2 % of a ResNet-32 step")
-BALANCED_CAR = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
 ENTRIES = [
     Entry("ce", "cross entropy", "base:Method"),
     Entry("focal", "easy samples count less", "focal:Focal"),
@@ -59,7 +58,7 @@ ENTRIES = [
     Entry(
         "car-balanced",
         "Balanced Softmax + CAR on prior-shifted logits",
-        "balanced_softmax:BalancedSoftmax",
+        "car_balanced:CARBalanced",
         car=True,
         prior_shift=True,
     ),

@@ -52,9 +52,10 @@ class CARConfig:
     """The regulariser. Options left at None have the value of the preset."""
 
     enabled: bool = False
-    preset: Literal["paper", "classwise", "reference"] = "paper"
+    preset: Literal["paper", "classwise", "balanced", "reference"] = "paper"
+    """As in the paper; averaged class by class; the same for Balanced Softmax (car-balanced); the authors' script."""
     alpha: float | None = None
-    """Weight; 0.5, 10 and 0.3 in the three presets."""
+    """Weight; 0.5, 10, 1 and 0.3 in the four presets."""
     start_epoch: int = 0
     """Epochs without it; its history fills meanwhile."""
     warmup_epochs: float = 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..car import CAR, CLASSWISE, REFERENCE
+from ..car import BALANCED, BALANCED_ALPHA, CAR, CLASSWISE, REFERENCE
 from ..counts import ClassCounts
 from ..methods.base import Outcome, Stage, Step
 from ..methods.registry import Entry
@@ -17,6 +17,7 @@ from .config import CARConfig, TrainConfig
 PRESETS: dict[str, tuple[float, dict[str, Any]]] = {
     "paper": (0.5, {}),
     "classwise": (10.0, CLASSWISE),
+    "balanced": (BALANCED_ALPHA, BALANCED),
     "reference": (0.3, REFERENCE),
 }
 OWN = {"enabled", "preset", "alpha", "start_epoch", "warmup_epochs", "stages"}
