@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spectail.experiments.figures import save, trade_off
@@ -23,7 +23,8 @@ from spectail.report.text_table import MINUS
 
 DOCS = Path(__file__).parent
 PAGES = (DOCS.parent / "README.md", DOCS / "results.md")
-GROUPS = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct")
+GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
+MARKED_CELLS = ("Balanced Softmax, tau 1.375", "car-balanced, tau 0.75")
 MARKED = re.compile(r"<!-- table ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -38,16 +39,42 @@ class Part:
     imbalance: float | None = None
     best: int = 0
     """Only so many rows, the best by the first metric."""
+    seeds: tuple[int, ...] = ()
+    """Only these seeds, and only rows that have them all."""
+    names: tuple[str, ...] = ()
+    """What to call the rows of ``labels``."""
 
 
 TABLES = {
+    "readme": Part(
+        "trade-off",
+        labels=(
+            "CE",
+            "CAR, alpha 0.5",
+            "CAR class-wise, alpha 10",
+            "Balanced Softmax, tau 1",
+            "Balanced Softmax, tau 1.375",
+            "car-balanced, tau 0.75",
+        ),
+        names=(
+            "cross entropy",
+            "CAR, as in the paper",
+            "CAR class-wise",
+            "Balanced Softmax",
+            "Balanced Softmax, tau tuned on validation data",
+            "`car-balanced`, tuned on validation data",
+        ),
+    ),
     "combinations-100": Part("combinations", imbalance=100.0),
     "combinations-50": Part("combinations", imbalance=50.0),
     "combinations-200": Part("combinations", imbalance=200.0),
     "worst-class": Part("worst-class", ("worst_train", "worst_test", "worst_ratio", "overall"), imbalance=100.0),
     "ablations": Part("ablations"),
     "sweeps": Part("sweeps", ("val_balanced", "val_tail", "val_bottom_10pct")),
-    "search": Part("search", ("val_balanced", "val_head", "val_tail", "val_bottom_10pct"), best=12),
+    "search-first": Part("search", ("val_balanced", "val_head", "val_medium", "val_tail"), seeds=(0, 1, 2), best=12),
+    "search-last": Part(
+        "search", ("val_balanced", "val_head", "val_medium", "val_tail"), seeds=(0, 1, 2, 3, 4), best=9
+    ),
     "trade-off": Part("trade-off", (*GROUPS, "above_tail", "above_bottom_10pct")),
     "trade-off-glyphs": Part("trade-off-glyphs", (*GROUPS, "above_tail", "above_bottom_10pct")),
     "trade-off-resnet": Part("trade-off-resnet", (*GROUPS, "above_tail")),
@@ -71,13 +98,24 @@ def as_markdown(part: Part) -> str:
     if part.labels:
         named = {row.cell.label: row for row in rows}
         rows = [named[label] for label in part.labels]
+    if part.seeds:
+        rows = [only(row, part.seeds) for row in rows if set(part.seeds) <= set(row.seeds)]
     if part.best:
         rows = sorted(rows, key=lambda row: -(figure_of(row, part.metrics[0]).mean or 0.0))[: part.best]
     titles = [TITLES.get(metric, metric.replace("val_", "val ")) for metric in part.metrics]
     lines = [["method", *titles, "seeds"], ["---"] + ["---:"] * (len(titles) + 1)]
-    lines += [[row.cell.label, *(entry(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
-              for row in rows]  # fmt: skip
+    names = part.names or [row.cell.label for row in rows]
+    lines += [[name, *(entry(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
+              for name, row in zip(names, rows, strict=True)]  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def only(row: Row, seeds: Sequence[int]) -> Row:
+    """A row as if only these seeds had been run."""
+    places = [row.seeds.index(seed) for seed in seeds]
+    figures = tuple(replace(one, values=tuple(one.values[place] for place in places)) for one in row.figures
+                    if len(one.values) == len(row.seeds))  # fmt: skip
+    return replace(row, seeds=tuple(seeds), figures=figures)
 
 
 def figure_of(row: Row, metric: str) -> Figure:
@@ -102,9 +140,8 @@ def draw() -> None:
         if (DOCS / "evidence" / f"{name}.csv").exists():
             rows = rows_of(name)
             seeds = max(len(row.seeds) for row in rows)
-            save(
-                trade_off(rows, f"{title}, {seeds} seeds, 95 % intervals of the mean"), DOCS / "figures" / f"{name}.png"
-            )
+            words = f"{title}, {seeds} seeds, 95 % intervals of the mean"
+            save(trade_off(rows, words, MARKED_CELLS), DOCS / "figures" / f"{name}.png")
 
 
 def main(arguments: Sequence[str]) -> int:

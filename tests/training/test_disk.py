@@ -161,7 +161,8 @@ def test_a_cache_that_does_not_fit_costs_time_not_the_run(tmp_path, monkeypatch)
     with largest_file(4096):
         np.testing.assert_array_equal(storage.cached_array("some/array", wanted.copy), wanted)
     assert not files(tmp_path)
-    monkeypatch.setattr(storage.np, "save", refuse)
+    for writer in ("save", "savez"):
+        monkeypatch.setattr(storage.np, writer, refuse)
     train(settings(tmp_path / "run", probe=True, method="car"))
     assert not files(tmp_path / "cache")
     assert results(tmp_path / "run")["phases"] == {"train": 10}

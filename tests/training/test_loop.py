@@ -17,6 +17,7 @@ from spectail.data import load
 from spectail.data.loader import Loader
 from spectail.methods import registry
 from spectail.methods.base import Method, Outcome, Stage, Stream
+from spectail.training import probe
 from spectail.training.config import OptimConfig
 from spectail.training.loop import train
 from spectail.training.optim import make_optimizer, make_schedule, rate
@@ -665,6 +666,27 @@ def test_probe_features_of_another_precision_are_not_used(tmp_path, monkeypatch)
         AcceleratorState._reset_state()
     train(settings(tmp_path / "after", probe=True))
     assert_same(tmp_path / "alone", tmp_path / "after")
+
+
+def test_probe_computes_a_feature_once_for_all_cuts_of_the_data(tmp_path, monkeypatch):
+    """Other validation data of the same images need no backbone, and give what computing them would give."""
+    computed, compute = [], probe._compute
+
+    def counted(backbone, split, *rest):
+        computed.append(len(split))
+        return compute(backbone, split, *rest)
+
+    monkeypatch.setattr(probe, "_compute", counted)
+    monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path / "cache"))
+    train(settings(tmp_path / "whole", probe=True))
+    images = sum(computed)
+    for seed in (0, 1):
+        train(settings(tmp_path / f"cut{seed}", probe=True, data__val_per_class=1, data__val_seed=seed))
+    assert sum(computed) == images
+    monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path / "other"))
+    train(settings(tmp_path / "again", probe=True, data__val_per_class=1, data__val_seed=1))
+    assert sum(computed) == 2 * images
+    assert_same(tmp_path / "cut1", tmp_path / "again")
 
 
 def test_probe_refuses_methods_that_need_images(method, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Data:
     manifest: Manifest
     transform: str
     """Name of the usual transform preset for this set."""
+    contents: dict[str, NDArray[np.uint64] | None] = field(default_factory=dict)
+    """What each image of a split shows, as a digest; None where not all images were read."""
 
     @property
     def counts(self) -> ClassCounts:
@@ -98,7 +100,8 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         version=_version(),
     )
     held = settled["val"][0] if val is not None else None
-    return Data(settled["train"][0], settled["test"][0], held, manifest, entry.transform)
+    contents = {name: result.contents for name, (_, result) in settled.items()}
+    return Data(settled["train"][0], settled["test"][0], held, manifest, entry.transform, contents)
 
 
 def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, dict[str, Any], str | None]:

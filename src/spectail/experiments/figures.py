@@ -36,29 +36,53 @@ def save(figure: Figure, path: Path) -> None:
 
 
 @styled
-def trade_off(rows: Sequence[Row], title: str = "") -> Figure:
-    """Overall accuracy against tail and worst classes: up and to the right is better, a line is one method."""
+def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) -> Figure:
+    """Overall accuracy against tail and worst classes: up and to the right is better, a line is one method.
+
+    Points far below cross entropy leave the frame, and the figure says how many. Cells that are ``marked`` get a ring.
+    """
     known = [row for row in rows if row.seeds]
     if not known:
         raise ValueError("there is nothing to draw: no run of the trade-off is done. Run it first.")
     val = any(figure.metric.startswith("val_") for figure in known[0].figures)
     prefix, whole = ("val_", "val_balanced") if val else ("", "overall")  # held-out data are long-tailed themselves
     measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right"}
-    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
-    for axes, (measure, words) in zip(figure.subplots(1, 2), measures.items(), strict=True):
+    if not val:  # of held-out data the worst class is a class of one image
+        measures["worst_test"] = "worst class, % right"
+    floor, below = _floor(known, whole)
+    figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
+    for axes, (measure, words) in zip(figure.subplots(1, len(measures), sharey=True), measures.items(), strict=True):
         for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
             points = [row for row in known if row.cell.label.rpartition(" ")[0] == name]
             _line(axes, points, (measure, whole), name.rpartition(",")[0], line.setting, colour, marker)
         for row in known:
             if row.cell.label == "CE":
                 _point(axes, row, (measure, whole))
+            if row.cell.label in marked:
+                axes.plot(*(_mean(row, name)[0] for name in (measure, whole)), marker="o", markersize=13, color=INK,
+                          fillstyle="none", linestyle="", label="chosen on validation data")  # fmt: skip
         axes.set_xlabel(words)
-        axes.set_ylabel("mean of the classes, % right" if val else "all classes, % right")
+        if floor is not None:
+            axes.set_ylim(bottom=floor)
+    figure.axes[0].set_ylabel("mean of the classes, % right" if val else "all classes, % right")
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    named = dict(zip(labels, handles, strict=True))
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, fontsize=8)
+    if below:
+        title += f"; {below} point{'s' if below > 1 else ''} below the frame"
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
+
+
+def _floor(rows: Sequence[Row], whole: str) -> tuple[float | None, int]:
+    """Where to cut the picture so that settings which ruin a model do not hide the others, and how many that cuts."""
+    heights = {row.cell.label: value for row in rows if (value := _mean(row, whole)[0]) is not None}
+    if "CE" not in heights:
+        return None, 0
+    floor = heights["CE"] - 0.15 * max(max(heights.values()) - heights["CE"], 4.0)
+    below = sum(value < floor for value in heights.values())
+    return (floor, below) if below else (None, 0)
 
 
 def _line(

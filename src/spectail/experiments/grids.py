@@ -9,7 +9,7 @@ from typing import Any
 
 from .cells import METHODS, Cell, Setting
 
-GROUPS = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct")
+GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
 WORST = ("worst_train", "worst_test", "worst_ratio", "overall")
 RIVALS = tuple(label for label in METHODS if label != "CAR")
 PLAIN = {
@@ -47,7 +47,9 @@ CHOSEN = {"car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
 """What `search` chose, at tau 0.75: written out here, so that these cells stay what they are if defaults move."""
 TAU_ONE = (("options.tau", 1.0),)
 CURVES: dict[str, Line] = {
-    "Balanced Softmax, tau": Line("balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)),
+    "Balanced Softmax, tau": Line(
+        "balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.125, 1.25, 1.375, 1.5, 1.75, 2.0)
+    ),
     "CAR, alpha": Line("car", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
     "CAR class-wise, alpha": Line("car/classwise", "car.alpha", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
     "Balanced Softmax + CAR, alpha": Line("car-balanced/paper", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0), TAU_ONE),
@@ -193,7 +195,7 @@ def figures() -> Iterator[Cell]:
         yield Cell(setting, dataset, 100.0, "vit_small", "concutmix+car", "CAR + ConCutMix")  # type: ignore[arg-type]
 
 
-VALIDATION = ("val_balanced", "val_head", "val_tail", "val_bottom_10pct", "val_worst_test")
+VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_10pct", "val_worst_test")
 OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
     "worst-class": Grid("The same runs: worst class in training and test, and their ratio", combinations, WORST),

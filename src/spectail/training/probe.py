@@ -1,6 +1,6 @@
 """Probe mode: the features of a frozen backbone, computed once and kept on disk.
 
-The key of the cache is the data, the weights and the transform; a change of any of them makes new features.
+A feature belongs to an image, the weights and the transform; a change of any of them makes new ones.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import nn
 
+from ..data.feature_cache import FeatureCache
 from ..data.features import FeatureSet
 from ..data.imageset import ImageSet
 from ..data.loader import Loader
@@ -44,22 +45,27 @@ def feature_sets(
     track: Track = silent,
 ) -> dict[str, FeatureSet]:
     """Features of every split under the test transform. The main process computes; the others read the cache."""
-    weights = weights_digest(backbone)
+    made_by = f"{weights_digest(backbone)}{preset.describe()}{accelerator.mixed_precision}"
     splits = {"train": data.train, "test": data.test} | ({"val": data.val} if data.val is not None else {})
     found: dict[str, FeatureSet] = {}
     for name, split in splits.items():
-        identity = data.manifest.splits[name]
-        key = f"{identity.labels}{identity.content or identity.index}{weights}{preset.describe()}"
-        key += str(accelerator.mixed_precision)
-        cached = f"features/{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
-        def build(split: ImageSet = split, name: str = name) -> NDArray[Any]:
-            return _compute(backbone, split, preset, accelerator, batch_size, workers, track, name)
+        def compute(places: NDArray[np.int64] | None = None, split: ImageSet = split, name: str = name) -> NDArray[Any]:
+            images = split if places is None else split.subset(places)
+            return _compute(backbone, images, preset, accelerator, batch_size, workers, track, name)
 
+        contents, identity = data.contents.get(name), data.manifest.splits[name]
         with accelerator.main_process_first():
-            features = torch.from_numpy(cached_array(cached, build))
-        found[name] = FeatureSet(features, split.labels, split.names)
+            if contents is not None:
+                features = FeatureCache(_short(made_by)).rows(contents, compute)
+            else:  # images that were not all read are known by where they lie
+                features = cached_array(f"features/{_short(f'{identity.labels}{identity.index}{made_by}')}", compute)
+        found[name] = FeatureSet(torch.from_numpy(features), split.labels, split.names)
     return found
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @torch.no_grad()

@@ -1,0 +1,66 @@
+"""Features of images under one backbone, kept on disk by what the images show.
+
+Another cut of a data set, or other validation data of the same cut, computes only what was never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .storage import array_digest, cache_folder, is_sealed, seal, whole_file
+
+Compute = Callable[[NDArray[np.int64]], NDArray[Any]]
+
+
+class FeatureCache:
+    """Rows of features by the digest of their image. Every file holds images that no earlier one has.
+
+    Args:
+        name: stands for backbone, weights, transform and precision: whatever changes a feature.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.folder = cache_folder() / "features" / name
+
+    def rows(self, images: NDArray[np.uint64], compute: Compute) -> NDArray[Any]:
+        """Features of these images, in order. ``compute`` makes those at the given positions that are not known."""
+        distinct, first, places = np.unique(images, return_index=True, return_inverse=True)
+        known = np.zeros(len(distinct), dtype=bool)
+        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        for has, features in self._files():
+            at = np.searchsorted(has, distinct).clip(max=len(has) - 1)
+            hits = (has[at] == distinct) & ~known
+            if hits.any():
+                parts.append((np.flatnonzero(hits), features[at[hits]]))
+                known |= hits
+        if not known.all():
+            missing = np.flatnonzero(~known)
+            missing = missing[np.argsort(first[missing])]  # in stored order, which is the fastest to read
+            made = compute(first[missing])
+            self._keep(distinct[missing], made)
+            parts.append((missing, made))
+        found = np.empty((len(distinct), parts[0][1].shape[1]), dtype=parts[0][1].dtype)
+        for where, features in parts:
+            found[where] = features
+        return found[places]
+
+    def _files(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]:
+        """Digests in order, and their features. A damaged file is passed over: its images are computed again."""
+        for path in sorted(self.folder.glob("*.npz")):
+            if is_sealed(path):
+                with np.load(path, allow_pickle=False) as file:
+                    yield file["images"], file["features"]
+
+    def _keep(self, images: NDArray[np.uint64], features: NDArray[Any]) -> None:
+        order = np.argsort(images)
+        path = self.folder / f"{array_digest(images[order])[:32]}.npz"
+        try:
+            with whole_file(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, images=images[order], features=features[order])
+            seal(path)
+        except OSError:
+            pass  # a cache that cannot be written costs time, not the run
