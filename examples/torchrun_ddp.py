@@ -1,5 +1,7 @@
 """CAR on several processes: every rank computes the confusion of the global batch, and nothing has to be set.
 
+Run it twice: the second time it goes on where the first one stopped.
+
 torchrun --standalone --nproc-per-node 2 examples/torchrun_ddp.py
 """
 
@@ -41,7 +43,15 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     criterion = CARLoss(data.counts).to(device)  # outside of DDP: its state is equal on all ranks by itself
 
-    for epoch in range(EPOCHS):
+    parts = {"model": net, "optimizer": optimizer, "criterion": criterion}
+    first = 0
+    if CHECKPOINT.exists():
+        saved = torch.load(CHECKPOINT, map_location=device)
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+        first = saved["epoch"] + 1
+
+    for epoch in range(first, first + EPOCHS):
         sampler.set_epoch(epoch)
         for inputs, labels in loader:
             loss = criterion(model(inputs.to(device)), labels.to(device))
@@ -60,8 +70,8 @@ def main() -> None:
         found = metrics.compute()
         print(f"overall {found['overall']:.1f} %, tail {found['tail']:.1f} %, worst class {found['worst_test']:.1f} %")
         CHECKPOINT.parent.mkdir(exist_ok=True)
-        saved = {"model": net.state_dict(), "criterion": criterion.state_dict()}  # that of one rank is enough
-        torch.save(saved, CHECKPOINT)
+        states = {name: part.state_dict() for name, part in parts.items()}  # those of one rank are enough
+        torch.save({**states, "epoch": epoch}, CHECKPOINT)
     dist.destroy_process_group()
 
 

@@ -1,7 +1,11 @@
 """CAR with Hugging Face Accelerate: accumulation, several processes and mixed precision come from the Accelerator.
 
+Run it twice: the second time it goes on where the first one stopped.
+
 python examples/with_accelerate.py
-accelerate launch --num-processes 2 examples/with_accelerate.py
+torchrun --standalone --nproc-per-node 2 examples/with_accelerate.py
+
+With GPUs `accelerate launch --num-processes 2` starts the same job; without one it starts a single process.
 """
 
 from pathlib import Path
@@ -27,7 +31,8 @@ def tensors(images) -> TensorDataset:
 
 def main() -> None:
     set_seed(0)
-    accelerator = Accelerator(gradient_accumulation_steps=2)
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    accelerator = Accelerator(cpu=not gpu, gradient_accumulation_steps=2)  # untold, processes on CPUs do not join
     data = load("glyphs-lt", num_classes=10, max_per_class=100, imbalance=50)
     model = nn.Sequential(nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, len(data.counts)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,7 +1,7 @@
 """CAR with Hugging Face's Trainer: a ViT from its configuration, and two micro-batches per step.
 
 The loss goes to the Trainer twice: as compute_loss_func, which weights the micro-batches rightly, and as a callback,
-which puts its history into the checkpoints. `python examples/with_huggingface.py --resume` continues.
+which puts its history into the checkpoints. `python examples/with_huggingface.py --resume` trains as long again.
 """
 
 import sys
@@ -11,12 +11,14 @@ import spectail.integrations  # noqa: F401 - first: makes torchvision load besid
 # isort: split
 import torch
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+from transformers import Trainer, TrainerState, TrainingArguments, ViTConfig, ViTForImageClassification
 from transformers.trainer_utils import get_last_checkpoint
 
 from spectail import CARLoss
 from spectail.data import load
 from spectail.integrations.huggingface import GroupMetrics, LossFunction
+
+EPOCHS, FOLDER = 12, "runs/with_huggingface"
 
 
 class Glyphs(Dataset):
@@ -36,16 +38,18 @@ class Glyphs(Dataset):
 def main() -> None:
     torch.manual_seed(0)
     data = load("glyphs-lt", num_classes=10, max_per_class=100, imbalance=50)
+    last = get_last_checkpoint(FOLDER) if "--resume" in sys.argv else None
+    done = TrainerState.load_from_json(f"{last}/trainer_state.json").epoch if last else 0
     config = ViTConfig(
         image_size=32, patch_size=8, hidden_size=48, intermediate_size=96,
         num_hidden_layers=2, num_attention_heads=3, num_labels=len(data.counts),
     )  # fmt: skip
     arguments = TrainingArguments(
-        output_dir="runs/with_huggingface",
+        output_dir=FOLDER,
         per_device_train_batch_size=16,
         per_device_eval_batch_size=200,
         gradient_accumulation_steps=2,
-        num_train_epochs=6,
+        num_train_epochs=done + EPOCHS,
         learning_rate=2e-3,
         lr_scheduler_type="constant",
         eval_strategy="epoch",
@@ -54,7 +58,6 @@ def main() -> None:
         report_to="none",
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-    last = get_last_checkpoint(arguments.output_dir) if "--resume" in sys.argv else None
     model = ViTForImageClassification.from_pretrained(last) if last else ViTForImageClassification(config)
     loss = LossFunction(CARLoss(data.counts))
     trainer = Trainer(

@@ -20,7 +20,7 @@ from spectail.data import load
 from spectail.integrations.timm import StatefulTask
 from spectail.metrics import Metrics
 
-EPOCHS, BATCH = 8, 32
+EPOCHS, BATCH = 30, 32
 FOLDER = Path("runs/with_timm")
 
 

@@ -35,6 +35,21 @@ def wilson_interval(right: int, total: int, z: float = 1.959963984540054) -> tup
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
+def holds_float64(device: torch.device) -> bool:
+    """Whether a device has numbers of double precision; Apple GPUs have not.
+
+    Example:
+        >>> holds_float64(torch.device("cpu")), holds_float64(torch.device("mps"))
+        (True, False)
+    """
+    return device.type != "mps"
+
+
+def _countable(batch: Tensor) -> Tensor:
+    """A batch where the state is: Apple GPUs cannot hold it."""
+    return batch if holds_float64(batch.device) else batch.cpu()
+
+
 class Metrics(nn.Module):
     """Collects predictions batch by batch; ``compute()`` gives every figure, in percent.
 
@@ -43,7 +58,8 @@ class Metrics(nn.Module):
         convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     **State and distributed.** The state has a fixed size: a (K, K) integer matrix, rows predicted, columns true, and
-    sums over 15 confidence bins. ``sync()`` adds it up over all processes.
+    sums over 15 confidence bins. ``sync()`` adds it up over all processes. The sums are float64: moved to an Apple GPU,
+    which has none, the state stays on the CPU, and batches from there are counted on the CPU.
 
     Example:
         >>> metrics = Metrics([500, 60, 5])
@@ -78,6 +94,7 @@ class Metrics(nn.Module):
             raise ValueError(
                 f"target must have shape ({len(logits)},) to go with the logits; got {tuple(target.shape)}."
             )
+        logits = _countable(logits)
         check_finite(logits)
         log_prob = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log_softmax(1)
         predicted = logits.argmax(1)  # of the logits: softmax rounds close ones to a tie
@@ -105,6 +122,7 @@ class Metrics(nn.Module):
     def _labels(self, name: str, labels: Tensor) -> Tensor:
         """Class indices, checked, as int64."""
         size = len(self.counts)
+        labels = _countable(labels)
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
             raise ValueError(f"{name} must be class indices of shape (N,); got {tuple(labels.shape)}, {labels.dtype}.")
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < size:
@@ -119,6 +137,12 @@ class Metrics(nn.Module):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             for state in (self.confusion, self.bins, self.sums):
                 torch.distributed.all_reduce(state)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Metrics:
+        """A move to a device without float64 becomes one to the CPU: rounded sums would be other figures."""
+        possible = holds_float64(fn(torch.zeros(0)).device)
+        super()._apply(fn if possible else Tensor.cpu, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def reset(self) -> None:
         for state in (self.confusion, self.bins, self.sums):

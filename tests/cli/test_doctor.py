@@ -216,23 +216,34 @@ def test_a_release_that_integrations_refuse_is_refused_here(capsys, installation
     assert f"pip install --upgrade {package}\n" in printed
 
 
-def test_integrations_too_old_are_said_to_be(capsys, installation, tmp_path):
+def test_integrations_too_old_are_said_to_be(capsys, installation):
     installation(transformers="4.46.3", torchmetrics="0.11.4", timm="1.0.9")
     _, found = facts(capsys)
     verdicts = {name: one["packages"][0]["verdict"] for name, one in found["features"].items() if one["packages"]}
-    assert verdicts["Hugging Face"] == verdicts["torchmetrics"] == "too old"
-    assert verdicts["timm"] == "too old: its checkpoints have no place for the state of a loss"
+    assert verdicts["Hugging Face"] == verdicts["torchmetrics"] == verdicts["timm"] == "too old"
     assert found["features"]["timm"]["fix"] == "pip install --upgrade timm"
+    _, printed, _ = ask(capsys)
+    assert "timm 1.0.9 too old (1.0.30 or newer)" in " ".join(printed.split())
+
+
+def test_timm_of_the_right_version_must_save_tasks_too(capsys, installation, tmp_path):
+    """As a build of one's own may not."""
+    installation(timm="1.0.30")
+    _, found = facts(capsys)
+    assert found["features"]["timm"]["state"] == "not ready"
+    verdict = found["features"]["timm"]["packages"][0]["verdict"]
+    assert verdict.endswith(": its checkpoints have no place for the state of a loss")
     (tmp_path / "timm/task").mkdir(parents=True)
     (tmp_path / "timm/task/task.py").write_text("class Task:\n    def get_task_state(self): ...\n")
     _, found = facts(capsys)
     assert found["features"]["timm"]["state"] == "ready"
 
 
-@pytest.mark.parametrize("number", ["0.9", "1.4", "2.0", "2.6.2", "2.6.4", "4.49.0", "5.1"])
+@pytest.mark.parametrize("number", ["0.9", "1.0.29", "1.0.30", "1.4", "2.0", "2.6.2", "2.6.4", "4.49.0", "5.1"])
 def test_it_says_of_integrations_what_they_say_themselves(capsys, installation, monkeypatch, number):
-    frameworks = {"Hugging Face": "huggingface", "Lightning": "lightning", "torchmetrics": "torchmetrics"}
-    installation(**dict.fromkeys(["transformers", "lightning", "torchmetrics"], number))
+    frameworks = {name: name.replace(" ", "").lower() for name in ("Hugging Face", "Lightning", "torchmetrics", "timm")}
+    installation(**dict.fromkeys(["transformers", "lightning", "torchmetrics", "timm"], number))
+    monkeypatch.setattr(packages, "timm_saves_tasks", lambda: True)
     monkeypatch.setattr(versions, "version", packages.version)
     _, found = facts(capsys)
     for name, module in frameworks.items():

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ EVIDENCE = sorted((ROOT / "docs" / "evidence").glob("*.csv"))
 @pytest.fixture(scope="module")
 def make_results():
     spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["make_results"] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 

@@ -6,12 +6,14 @@ import statistics
 
 import pytest
 
-from spectail.experiments.catalog import find_experiment
-from spectail.experiments.planning import Slice, by_name, make_plan
+from spectail.experiments.catalog import EXPERIMENTS, find_experiment
+from spectail.experiments.cost import AROUND, HEAD_STEP, StepTimes, estimate, learn, training_images
+from spectail.experiments.planning import Slice, by_name, make_plan, outside
 from spectail.experiments.runs import _bare, code_version
 from spectail.experiments.scales import Overrides
 from spectail.experiments.store import Record
-from spectail.experiments.tables import as_csv, as_table, from_csv, make_rows
+from spectail.experiments.tables import as_csv, as_table, from_csv, layout, make_rows
+from spectail.report.text_table import Table
 
 WGR = find_experiment("wgr-lt")
 
@@ -134,8 +136,151 @@ def test_the_scales_never_share_a_number():
 def test_validation_figures_are_read_where_they_are():
     plan = plan_of("sweeps", seeds=(0,), dataset=("glyphs-lt",), method=("CAR, beta 0.5",))
     found = {
-        "val": {"balanced": 31.0, "head": 60.0, "tail": 5.0, "bottom_10pct": 1.0, "worst_test": 0.0},
+        "val": {"balanced": 31.0, "head": 60.0, "medium": 20.0, "tail": 5.0, "bottom_10pct": 1.0, "worst_test": 0.0},
         "overall": 99.0,
     }
     rows, _ = make_rows(plan, [record(plan.runs[0], found)])
-    assert [figure.mean for figure in rows[0].figures] == [31.0, 60.0, 5.0, 1.0, 0.0]
+    assert {figure.metric.removeprefix("val_"): figure.mean for figure in rows[0].figures}.items() <= found[
+        "val"
+    ].items()
+    assert [figure.mean for figure in rows[0].figures[:2]] == [31.0, 60.0]
+
+
+def test_all_experiments_can_be_sliced():
+    every = [make() for make in EXPERIMENTS.values()]
+    found = Slice(dataset=("cifar100-lt",), method=("ce", "cmo")).of_all(every)
+    assert [one.name for one, _ in found] == [
+        one.name for one in every if any(c.dataset == "cifar100-lt" and c.method in ("ce", "cmo") for c in one.cells)
+    ]
+    for one, cells in found:
+        expected = [c for c in one.cells if c.dataset == "cifar100-lt" and c.method in ("ce", "cmo")]
+        assert cells == expected
+    with pytest.raises(ValueError, match=r"--method cmoo: no experiment has such a cell; near it are cmo"):
+        Slice(method=("ce", "cmoo")).of_all(every)
+    with pytest.raises(ValueError, match=r"no experiment has a cell to which all of --dataset, --imbalance apply"):
+        Slice(dataset=("inat2018",), imbalance=(50.0,)).of_all(every)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "changes", "label"),
+    [
+        ("wgr-lt", "paper", {}, "paper"),
+        ("wgr-lt", "paper", {"epochs": 1}, "paper, changed"),
+        ("wgr-lt", "paper", {"epochs": 200}, "paper"),  # what the paper does
+        ("wgr-lt", "short", {"model": "resnet20"}, "short, changed"),
+        ("wgr-lt", "paper", {"batch_size": 8}, "paper, changed"),
+        ("combinations", "paper", {}, "paper, own set"),
+        ("combinations", "quick", {"epochs": 1}, "quick, own set, changed"),
+    ],
+)
+def test_a_number_is_called_by_its_scale_only_where_it_is_of_that_scale(name, scale, changes, label):
+    dataset = "glyphs-lt" if name == "combinations" else "cifar100-lt"
+    plan = plan_of(name, scale, (0,), Overrides(**changes), dataset=(dataset,), method=("CAR",))
+    rows, _ = make_rows(plan, [])
+    assert {row.scale for row in rows} == {label}
+    table = as_table(plan, rows)
+    assert f"Scale {label};" in table.title
+    assert all(line["scale"] == label for line in csv.DictReader(io.StringIO(as_csv(plan, rows))))
+    if name == "wgr-lt":
+        assert f"worst test ({label})" in table.header
+        assert label == "paper" or "worst test (paper)" not in table.header
+
+
+def test_rows_of_different_scales_each_say_their_own():
+    paper, changed = (plan_of("wgr-lt", "paper", (0,), over, dataset=("cifar100-lt",), method=("CAR",))
+                      for over in (Overrides(), Overrides(epochs=1)))  # fmt: skip
+    table = as_table(paper, [*make_rows(paper, [])[0], *make_rows(changed, [])[0]])
+    assert table.header[:2] == ("method", "scale")
+    assert [row[:2] for row in table.rows] == [("CAR", "paper"), ("CAR", "paper, changed")]
+    assert not any("(paper" in name for name in table.header)
+
+
+def test_code_and_data_of_a_row_are_in_the_file_and_read_back():
+    plan = plan_of(seeds=(0, 1), method=("CAR",), dataset=("cifar100-lt",))
+    found = {"worst_train": 90.0, "worst_test": 10.0, "worst_ratio": 1 / 9}
+    records = [record(plan.runs[0], found, data="d1", code="1+b"), record(plan.runs[1], found, data="d1", code="1+a")]
+    rows, _ = make_rows(plan, records, any_code=True)
+    text = as_csv(plan, rows)
+    line = next(csv.DictReader(io.StringIO(text)))
+    assert (line["code"], line["data"]) == ("1+a 1+b", "d1")
+    (read,) = from_csv(text)
+    assert (read.code, read.data) == (("1+a", "1+b"), ("d1",))
+    lines = list(csv.DictReader(io.StringIO(text)))
+    old = io.StringIO()
+    writer = csv.DictWriter(old, [name for name in lines[0] if name not in ("code", "data")], extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(lines)
+    (read,) = from_csv(old.getvalue())  # a file from before
+    assert (read.code, read.data, read.figures) == ((), (), rows[0].figures)
+
+
+def test_what_is_outside_of_a_plan():
+    plan, more = plan_of(seeds=(0,), method=("CAR",)), plan_of(seeds=(0, 1), method=("CAR",))
+    records = [record(run, {}, status="failed") for run in more.runs]
+    records.append(record(more.runs[1], {}, code="0.0.1+old"))
+    names = {run.name for run in more.runs} - {run.name for run in plan.runs}
+    assert {one.about["name"] for one in outside([plan], records)} == names
+    assert len(outside([plan], records)) == 2
+    assert len(outside([plan], records, any_code=True)) == 3
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 130, 400])
+def test_a_table_is_cut_between_columns_and_never_in_a_word(width):
+    header = ("method", "overall (quick, changed)", "published", "difference", "above tau line, equal lowest 10 %",
+              "ECE", "seeds", "notes")  # fmt: skip
+    rows = [("CAR class-wise, alpha 2", "41.5 ± 0.3", "44.0", "-2.5", "-16.3 ± 0.2", "3.1 ± 0.4", "3", "a b"),
+            ("CE", "", "1.0", "", "", "", "0", "works on images, and this scale trains a head")]  # fmt: skip
+    parts = layout(Table("", header, rows), width)
+    places = [place for part in parts for place, _ in part]
+    assert [place for place in places if place] == list(range(1, len(header)))  # every column once
+    assert all(part[0][0] == 0 for part in parts)  # but that of the method in each part
+    assert any({1, 2, 3} <= {place for place, _ in part} for part in parts)
+    assert (len(parts) == 1) == (width >= 130)
+    for part in parts:
+        total = sum(size + 3 for _, size in part) + 1
+        assert total <= width or len(part) <= 4  # a column and its published number are never parted
+        for place, size in part:
+            longest = [max(map(len, row[place].split()), default=0) for row in rows]
+            whole = [len(row[place]) for row in rows] if 0 < place < 7 else longest
+            assert size >= max(*whole, *map(len, header[place].split()))
+
+
+def probe_plan(seeds=(0,), **choice):
+    return plan_of("lt-pretrained", "quick", seeds, dataset=("cifar100-lt",), **choice)
+
+
+def test_features_are_paid_for_once_and_heads_learn_from_finished_runs(tmp_path):
+    plan = probe_plan((0, 1), method=("ce", "focal"))
+    times = StepTimes(tmp_path / "none.json")
+    images = training_images({"dataset": "cifar100-lt", "imbalance": 100.0})
+    rough = images * 12 * HEAD_STEP + AROUND
+    unknown = estimate(plan.runs, times)
+    assert unknown.unknown == 1  # the one that computes the features
+    assert unknown.total == pytest.approx(3 * rough)
+    times.known["vit_small_patch16_224 224"] = 0.3
+    whole = estimate(plan.runs, times)
+    assert whole.unknown == 0
+    assert whole.total == pytest.approx(4 * rough + (images + 10_000) * 0.3 / 3)
+    done = [run for run in plan.runs if run.seed == 0]
+    seconds = {"ce": 50.0, "focal": 7.0}
+    learn(times, plan, [record(run, {"seconds": seconds[run.cell.method]}) for run in done])
+    left = [run for run in plan.runs if run.seed == 1]
+    assert estimate(left, times).total == pytest.approx(50 + 7 + 2 * AROUND)  # and the features are there
+
+
+def test_safa_takes_its_time_on_features(tmp_path):
+    times = StepTimes(tmp_path / "none.json")
+    times.features.add(("vit_small_patch16_224", 224, "cifar100-lt"))
+    slow, plain = (estimate(probe_plan(method=(name,)).runs, times).total for name in ("safa-r", "ce"))
+    assert 100 < slow < 160  # 132 s measured
+    assert plain < 10
+
+
+def test_devices_that_are_not_here_are_a_sentence(tmp_path):
+    import torch
+
+    with pytest.raises(ValueError, match="--device must be cpu, cuda or mps; got 'gpu'"):
+        StepTimes(tmp_path / "t.json").measure("resnet20", 32, "gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="--device cuda is not available here"):
+            StepTimes(tmp_path / "t.json").measure("resnet20", 32, "cuda")

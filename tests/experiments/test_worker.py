@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from small_cells import small_runs, way
 
+from spectail.experiments.record import StoreError
+from spectail.experiments.slurm import run_workers
 from spectail.experiments.store import open_store
-from spectail.experiments.worker import Worker
+from spectail.experiments.worker import Lease, Worker
 from spectail.training.loop import train
 
 SCRIPT = Path(__file__).with_name("small_cells.py")
@@ -56,7 +58,9 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_rest_goes_on(tmp_path,
     failed = next(record for record in store.records().values() if record.status == "failed")
     assert failed.error == "--lr -1.0 must be a positive number."
     assert "failed: ce on glyphs-lt" in said[0]
-    again, _, _ = work(store, tmp_path, bad)
+    again, said, _ = work(store, tmp_path, bad)
+    assert said == ["failed earlier: ce on glyphs-lt IF 4, small-cnn, scratch, seed 0: --lr -1.0 must be a positive "
+                    "number."]  # fmt: skip
     assert (again.done, again.failed, store.records()[failed.key].attempts) == (0, 1, 1)
     work(store, tmp_path, bad, retry=True)
     assert store.records()[failed.key].attempts == 2
@@ -71,9 +75,94 @@ def test_runs_without_data_are_left_out_with_the_sentence(tmp_path, store):
     cell = printed_cell(("scratch", "inat2018", None, "vit_small", "CE"))
     run = replace(small_runs(("ce",))[0], cell=cell, sized=sized(cell, "quick"))
     tally, said, worker = work(store, tmp_path, [run, *small_runs(("ce",))])
-    assert tally.done == 1
+    assert (tally.done, tally.left) == (1, 1)
     assert "inat2018 is not there" in said[0]
     assert len(worker.missing) == len(worker.identities) == 1
+    assert worker.absent
+
+
+def test_data_that_are_there_but_wrong_are_left_out_with_the_real_reason(tmp_path, store):
+    bad = small_runs(("ce",), (0, 1), extra=(("data.num_classes", 1),))
+    tally, said, worker = work(store, tmp_path, bad)
+    assert (tally.done, tally.failed, tally.left) == (0, 0, 2)
+    assert len(said) == 1
+    assert said[0].startswith("left out, glyphs-lt cannot be used: ")
+    assert "not there" not in said[0]
+    assert not worker.absent
+
+
+class Faulty:
+    """A store whose renewals answer as told, one after another, the last for ever; all else is the real one's."""
+
+    def __init__(self, store, answers):
+        self.store, self.answers, self.asked = store, list(answers), 0
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def renew(self, key, worker, *, lease=120.0):
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_lease_survives_a_store_that_does_not_answer_for_a_while():
+    store = Faulty(None, [StoreError("busy"), OSError("away"), RuntimeError("odd"), True])
+    with Lease(store, "key", "me", 2.0) as lease:
+        deadline = time.time() + 20
+        while store.asked < 5 and not lease.lost.is_set():
+            assert time.time() < deadline, "the renewals ended"
+            time.sleep(0.02)
+        assert not lease.lost.is_set()
+
+
+@pytest.mark.parametrize("answer", [False, StoreError("away")])
+def test_a_lease_is_lost_when_taken_or_never_renewed(answer):
+    store, begin = Faulty(None, [answer]), time.monotonic()
+    with Lease(store, "key", "me", 0.4) as lease:
+        assert lease.lost.wait(20)
+    waited = time.monotonic() - begin
+    assert store.asked == 1 if answer is False else waited >= 0.4
+
+
+def test_a_run_that_another_worker_took_over_is_stopped_and_the_next_one_begins(tmp_path, store):
+    long, short = small_runs(("ce",), epochs=100_000), small_runs(("ce",))
+
+    class Thief(Faulty):
+        """Another worker takes the first run while this one trains it."""
+
+        def renew(self, key, worker, *, lease=120.0):
+            if long[0].name == store.records([key])[key].about["name"]:
+                store.release(key, worker)
+                assert store.claim(key, {"name": long[0].name}, "the other")
+            return store.renew(key, worker, lease=lease)
+
+    tally, said, _ = work(Thief(store, []), tmp_path, [*long, *short], lease=2.0)
+    assert (tally.done, tally.busy, tally.failed) == (1, 1, 0)
+    assert "another worker took it over" in said[0]
+    records = {record.about["name"]: record for record in store.records().values()}
+    assert records[long[0].name].worker == "the other"  # and was not given back
+    assert records[short[0].name].status == "done"
+
+
+def test_a_run_whose_store_is_away_for_a_lease_is_stopped_and_freed(tmp_path, store):
+    (long,) = small_runs(("ce",), epochs=100_000)
+    tally, said, _ = work(Faulty(store, [StoreError("away")]), tmp_path, [long], lease=1.0)
+    assert (tally.done, tally.busy, tally.failed) == (0, 1, 0)
+    assert "the store did not answer for 1 s" in said[0]
+    (record,) = store.records().values()
+    assert record.status == "waiting"
+
+
+def test_workers_at_once_train_each_run_once(tmp_path, store):
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "store.sqlite"), str(tmp_path / "runs"), "1", "60"]
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_workers(command, 2, threads=1) == ([0, 0], None)
+    assert signal.getsignal(signal.SIGTERM) is before
+    records = store.records().values()
+    assert [(record.status, record.attempts) for record in records] == [("done", 1)] * 6
 
 
 def test_a_run_of_two_processes_gives_the_same_result(tmp_path, store):

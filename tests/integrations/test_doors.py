@@ -67,17 +67,26 @@ def test_a_version_that_does_not_work_is_said_and_not_imported(bare, tmp_path):
         ("transformers", "4.46.3"),
         ("lightning", "2.6.3"),
         ("torchmetrics", "0.11.4"),
-        ("timm", "1.0.9"),
+        ("timm", "1.0.29"),
     ):
         distribution(old, name, version)
-        if name != "timm":
-            (old / f"{name}.py").write_text("raise SystemExit('it was imported')")
-    (old / "timm").mkdir()
-    (old / "timm" / "__init__.py").write_text("")
+        (old / f"{name}.py").write_text("raise SystemExit('it was imported')")
     said = ask(old, bare)
     assert said["huggingface"].startswith("transformers 4.46.3 is too old: ")
-    assert said["huggingface"].endswith("came with 4.49; pip install --upgrade transformers")
+    assert said["huggingface"].endswith("needs 4.49 or newer; pip install --upgrade transformers")
     assert said["lightning"].startswith("lightning 2.6.3 is not used: that release was published by an attacker")
     assert said["torchmetrics"].startswith("torchmetrics 0.11.4 is too old: ")
-    assert said["timm"].startswith("timm 1.0.9 is too old: its checkpoints have no place for the state of a loss")
-    assert said["frameworks"] == "['timm']"  # an empty stand-in; the others were not touched
+    assert said["timm"].startswith("timm 1.0.29 is too old: the place for the state of a loss in its checkpoints ")
+    assert said["timm"].endswith("needs 1.0.30 or newer; pip install --upgrade timm")
+    assert said["frameworks"] == "[]"
+
+
+def test_timm_without_what_its_version_promises_is_not_used(bare, tmp_path):
+    other = tmp_path / "other"
+    distribution(other, "timm", "1.0.31")
+    (other / "timm").mkdir()
+    (other / "timm" / "__init__.py").write_text("")
+    (other / "timm" / "task.py").write_text("class ClassificationTask: ...\n")
+    said = ask(other, bare)["timm"]
+    assert said.startswith("timm 1.0.31 is not used: its checkpoints have no place for the state of a loss; pip")
+    assert said.endswith("timm==1.0.30")

@@ -123,7 +123,7 @@ def feature(which: Feature, broken: Mapping[str, str]) -> dict[str, Any]:
     if which.framework:
         found["packages"] = [look_at(framework(which.framework), broken)]
         if found["packages"][0]["verdict"] == "works" and which.framework == "timm" and not timm_saves_tasks():
-            found["packages"][0]["verdict"] = "too old: its checkpoints have no place for the state of a loss"
+            found["packages"][0]["verdict"] = "not used: its checkpoints have no place for the state of a loss"
         if found["packages"][0]["verdict"] != "missing":
             command = f"pip install --upgrade {found['packages'][0]['package']}"
     elif which.extra not in known:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,13 @@ NATURAL = {"inat2018": 437_513, "imagenet-lt": 115_846}
 SLOWER = {"bbn": 2.0, "concutmix": 3.0, "metasaug": 1.5, "cmo": 1.05, "wb": 1.3, "gml": 1.2, "balms": 1.3, "los": 1.3,
           "crt": 1.3, "lws": 1.3}  # fmt: skip
 """Roughly how much longer a method takes than plain training: second branches, views and stages."""
+SLOWER_ON_FEATURES = SLOWER | {"safa-r": 33.0}
+"""The same where only a head is trained: 128 s against 3.9 s for SAFA-R, which draws new features at every step."""
+TEST_IMAGES = {"cifar10-lt": 10_000, "cifar100-lt": 10_000, "tiny-imagenet-lt": 10_000, "imagenet-lt-exp": 50_000,
+               "imagenet-lt": 50_000, "inat2018": 24_426}  # fmt: skip
+HEAD_STEP, AROUND = 3e-5, 2.0
+"""Seconds per image of a linear head's step, and of a run beside its steps (loading, measuring, writing), both rough:
+12 epochs over 10,847 images took 3.5 to 6 s on one core, and 2.1 s around them."""
 
 
 def training_images(data: dict[str, Any]) -> int | None:
@@ -38,6 +47,10 @@ def training_images(data: dict[str, Any]) -> int | None:
     return int(sum(counts) * (1 - data.get("val_fraction", 0.0)))
 
 
+FeatureSet = tuple[str, int, str]
+"""Model, image size and data set: what features are computed for, once."""
+
+
 class StepTimes:
     """Seconds per image of a training step, by model and image size, measured here and kept in a file."""
 
@@ -47,9 +60,14 @@ class StepTimes:
             self.known: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             self.known = {}
+        self.heads: dict[str, float] = {}
+        """Seconds per image of finished runs on features, by method."""
+        self.features: set[FeatureSet] = set()
+        """Features that are there: some run has used them."""
 
     def measure(self, model: str, pixels: int, device: str, *, batch: int = 8, steps: int = 2) -> float:
         """Time of plain training steps, one for warm-up not counted."""
+        check_device(device)
         import torch  # noqa: PLC0415
 
         from ..data.storage import write_json  # noqa: PLC0415
@@ -79,29 +97,103 @@ def name_of(model: str, pixels: int) -> str:
     return f"{model} {pixels}"
 
 
+def check_device(device: str, *, auto: bool = False) -> None:
+    """Say in a sentence that a device is not here, before any work."""
+    import torch  # noqa: PLC0415
+
+    names = ("auto", "cpu", "cuda", "mps") if auto else ("cpu", "cuda", "mps")
+    if device not in names:
+        raise ValueError(f"--device must be {', '.join(names[:-1])} or {names[-1]}; got {device!r}.")
+    if device in ("cuda", "mps") and not getattr(torch, device).is_available():
+        raise ValueError(f"--device {device} is not available here; use --device cpu.")
+
+
 def run_seconds(run: Run, times: StepTimes) -> float | None:
-    """Expected time of a run; None where nothing was measured. A probe pays for one pass over the images only."""
-    images, step = training_images(run.sized.own["data"]), times.of(run)
-    if images is None or step is None:
+    """Expected time of a run, without that of features; None where nothing was measured."""
+    images = training_images(run.sized.own["data"])
+    if images is None:
         return None
-    slower = SLOWER.get(run.sized.own["method"], 1.0)
+    method, steps = run.sized.own["method"], images * run.sized.epochs
     if run.sized.probe:
-        return images * run.sized.epochs * 5e-6 * slower + 3.0  # a linear head; features are computed once for all
-    return images * run.sized.epochs * step * slower
+        rough = HEAD_STEP * SLOWER_ON_FEATURES.get(method, 1.0)
+        return steps * times.heads.get(run.cell.method, rough) + AROUND
+    step = times.of(run)
+    return None if step is None else steps * step * SLOWER.get(method, 1.0)
+
+
+def feature_seconds(runs: Iterable[Run], step: float | None) -> float | None:
+    """Time of one pass forward, a third of a training step, over the images of the largest cut and of the test set."""
+    data = [run.sized.own["data"] for run in runs]
+    images = [count for part in data if (count := training_images(part)) is not None]
+    if step is None or not images:
+        return None
+    return (max(images) + TEST_IMAGES.get(data[0]["dataset"], 0)) * step / 3
+
+
+def features_of(run: Run) -> FeatureSet | None:
+    """Which features a run reads; None for one that trains on images."""
+    return (run.sized.model, run.sized.pixels, run.sized.own["data"]["dataset"]) if run.sized.probe else None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the open runs of a plan will take, one after another."""
+
+    seconds: dict[str, float | None]
+    """By the name of a run; None where nothing was measured. The first run on new features pays for them."""
+
+    @property
+    def total(self) -> float:
+        return sum(value for value in self.seconds.values() if value is not None)
+
+    @property
+    def unknown(self) -> int:
+        return sum(value is None for value in self.seconds.values())
+
+    @property
+    def words(self) -> str:
+        if not self.seconds or self.unknown == len(self.seconds):
+            return "not measured" if self.seconds else "-"
+        return in_words(self.total) + (f" + {self.unknown} not measured" if self.unknown else "")
+
+
+def estimate(runs: Sequence[Run], times: StepTimes) -> Estimate:
+    """What runs will take. Features that are not there yet cost a pass over the images, once for all runs on them."""
+    new: dict[FeatureSet, list[Run]] = {}
+    for run in runs:
+        features = features_of(run)
+        if features is not None and features not in times.features:
+            new.setdefault(features, []).append(run)
+    seconds = {run.name: run_seconds(run, times) for run in runs}
+    for readers in new.values():
+        alone, before = seconds[readers[0].name], feature_seconds(readers, times.of(readers[0]))
+        seconds[readers[0].name] = None if alone is None or before is None else alone + before
+    return Estimate(seconds)
 
 
 def learn(times: StepTimes, plan: Plan, records: Iterable[Record]) -> None:
     """Finished runs know best how long such runs take."""
-    seconds: dict[str, list[float]] = {}
-    runs = {run.name: run for run in plan.runs if not run.sized.probe}
+    steps: dict[str, list[float]] = {}
+    heads: dict[str, list[float]] = {}
+    runs = {run.name: run for run in plan.runs}
     for record in records:
         run = runs.get(record.about.get("name", ""))
-        images = training_images(run.sized.own["data"]) if run is not None else None
-        if record.status == "done" and run is not None and images and record.results:
+        if record.status != "done" or run is None or not record.results:
+            continue
+        features = features_of(run)
+        if features is not None:
+            times.features.add(features)
+        images = training_images(run.sized.own["data"])
+        if not images:
+            continue
+        each = record.results["seconds"] / (images * run.sized.epochs)
+        if features is not None:
+            heads.setdefault(run.cell.method, []).append(each)
+        else:
             slower = SLOWER.get(run.sized.own["method"], 1.0)
-            each = record.results["seconds"] / (images * run.sized.epochs * slower)
-            seconds.setdefault(name_of(run.sized.model, run.sized.pixels), []).append(each)
-    times.known |= {name: sorted(values)[len(values) // 2] for name, values in seconds.items()}
+            steps.setdefault(name_of(run.sized.model, run.sized.pixels), []).append(each / slower)
+    times.known |= {name: statistics.median(values) for name, values in steps.items()}
+    times.heads |= {name: statistics.median(values) for name, values in heads.items()}
 
 
 def in_words(seconds: float) -> str:

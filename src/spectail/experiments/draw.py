@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..report.curves import find_panels, save_curves
 from ..report.run_record import read_run
-from .figures import check_format, confusions, save, trade_off, worst_bars
+from .figures import check_format, confusions, save, sweeps, trade_off, worst_bars
 from .planning import Plan
 from .record import Record
 from .tables import chosen_records, make_rows
@@ -31,9 +31,14 @@ def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_co
     seeds = len({run.seed for run in plan.runs if run.name in done})
     cut = "" if imbalance is None else f", imbalance factor {imbalance:g}"
     how = "from scratch" if setting == "scratch" else "pretrained"
-    title = f"{dataset}{cut}, {how}, scale {plan.scale}, {seeds} seed{'s' if seeds != 1 else ''}"
+    shown = next(
+        cell for cell in plan.cells if (cell.setting, cell.dataset, cell.imbalance) == (setting, dataset, imbalance)
+    )
+    title = f"{dataset}{cut}, {how}, scale {plan.label(shown)}, {seeds} seed{'s' if seeds != 1 else ''}"
     folders = {run.cell.label: _folder(done[run.name]) for run in reversed(plan.runs) if run.name in done}
-    if kind == "sweeps":
+    if kind == "sweeps" and plan.experiment.name == "sweeps":
+        save(sweeps(make_rows(plan, records, any_code=any_code)[0], title), path)
+    elif kind == "sweeps":
         runs = [read_run(_folder(done[run.name])) for run in plan.runs if run.name in done]
         save_curves(
             find_panels(runs, validation=any(metric.startswith("val_") for metric in plan.experiment.metrics)), path

@@ -49,6 +49,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right"}
     if not val:  # of held-out data the worst class is a class of one image
         measures["worst_test"] = "worst class, % right"
+    measures = {name: words for name, words in measures.items()
+                if name.endswith("tail") or len({_mean(row, name)[0] for row in known}) > 1}  # fmt: skip
     floor, below = _floor(known, whole)
     figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
     for axes, (measure, words) in zip(figure.subplots(1, len(measures), sharey=True), measures.items(), strict=True):
@@ -113,6 +115,39 @@ def _mean(row: Row, metric: str) -> tuple[float | None, float]:
         if figure.metric == metric and figure.mean is not None:
             return figure.mean, figure.half
     return None, 0.0
+
+
+@styled
+def sweeps(rows: Sequence[Row], title: str = "") -> Figure:
+    """A panel for each setting of CAR: the mean of the classes and the tail on validation data, one line per preset."""
+    lines: dict[str, dict[str, list[tuple[float, Row]]]] = {}
+    for row in rows:
+        method, _, point = row.cell.label.rpartition(", ")
+        setting, _, value = point.partition(" ")
+        if row.seeds and method:
+            lines.setdefault(setting, {}).setdefault(method, []).append((float(value), row))
+    if not lines:
+        raise ValueError("there is nothing to draw: no run of the sweeps is done. Run it first.")
+    figure = Figure(figsize=(3.3 * len(lines), 3.8), layout="constrained")
+    measures = {"val_balanced": ("mean of the classes", BLUE), "val_tail": ("tail", AMBER)}
+    for axes, (setting, methods) in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines.items(), strict=True):
+        values = sorted({value for points in methods.values() for value, _ in points})
+        for (method, points), stroke in zip(sorted(methods.items()), ("-", "--", ":", "-."), strict=False):
+            for metric, (words, colour) in measures.items():
+                found = [
+                    (values.index(value), *_mean(row, metric)) for value, row in sorted(points, key=lambda p: p[0])
+                ]
+                x, y, half = zip(*[point for point in found if point[1] is not None], strict=True)
+                axes.errorbar(x, y, yerr=half, color=colour, linestyle=stroke, marker="o", markersize=4, capsize=2,
+                              linewidth=1.4, elinewidth=0.7, label=f"{method}, {words}")  # fmt: skip
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values], fontsize=7)
+        axes.set_xlabel(setting)
+    figure.axes[0].set_ylabel("% right, validation data")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
 
 
 @styled

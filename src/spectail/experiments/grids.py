@@ -43,8 +43,8 @@ class Line:
     fixed: tuple[tuple[str, Any], ...] = ()
 
 
-CHOSEN = {"car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
-"""What `search` chose, at tau 0.75: written out here, so that these cells stay what they are if defaults move."""
+CHOSEN = {"options.tau": 0.75, "car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
+"""What `search` chose: written out here, so that these cells stay what they are if defaults move."""
 TAU_ONE = (("options.tau", 1.0),)
 CURVES: dict[str, Line] = {
     "Balanced Softmax, tau": Line(
@@ -89,6 +89,10 @@ def _cell(place: tuple[Setting, str, str], method: str, label: str, factor: floa
     return Cell(setting, dataset, factor, backbone, method, label, named)
 
 
+def _dotted(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace(".", "__"): value for name, value in changes.items()}
+
+
 def combinations() -> Iterator[Cell]:
     """Every method, plain and with CAR as the paper has it, and CAR's other presets."""
     for place in PLACES[:2]:
@@ -98,8 +102,9 @@ def combinations() -> Iterator[Cell]:
                 if method != "car":
                     yield _cell(place, f"{method}+car", f"{label} + CAR", factor)
             yield _cell(place, "car/classwise", "CAR class-wise", factor)
-            yield _cell(place, "car-balanced/paper", "CAR-balanced", factor)
-            yield _cell(place, "car-balanced/classwise", "CAR-balanced class-wise", factor)
+            for preset, title in (("paper", "CAR shifted"), ("classwise", "CAR class-wise shifted")):
+                yield _cell(place, f"car-balanced/{preset}", f"Balanced Softmax + {title}", factor, options__tau=1.0)
+            yield _cell(place, "car-balanced/classwise", "car-balanced", factor, **_dotted(CHOSEN))
 
 
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -126,9 +131,9 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "CAR as in the authors' script": ("car/reference", {}),
     "Balanced Softmax": ("balanced-softmax", {}),
     "Balanced Softmax + CAR, logits not shifted": ("balanced-softmax+car", {}),
-    "Balanced Softmax + CAR, logits shifted": ("car-balanced/paper", {}),
+    "Balanced Softmax + CAR, logits shifted": ("car-balanced/paper", {"options__tau": 1.0}),
     "Balanced Softmax + CAR class-wise, not shifted": ("balanced-softmax+car/classwise", {}),
-    "Balanced Softmax + CAR class-wise, shifted": ("car-balanced/classwise", {}),
+    "Balanced Softmax + CAR class-wise, shifted": ("car-balanced/classwise", {"options__tau": 1.0}),
 }
 
 

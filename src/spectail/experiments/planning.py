@@ -13,6 +13,9 @@ from .record import Record
 from .runs import Run, code_version
 from .scales import Overrides, Scale, sized
 
+Option = tuple[str, Sequence[str], Callable[[Cell], tuple[str, ...]]]
+"""Name of an option, what was asked for, and what of a cell it is compared with."""
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -26,36 +29,51 @@ class Slice:
     setting: tuple[str, ...] = ()
 
     def of(self, experiment: Experiment) -> list[Cell]:
-        cells = list(experiment.cells)
-        for name, asked in (("dataset", self.dataset), ("backbone", self.backbone), ("setting", self.setting)):
-            cells = _chosen(experiment, cells, name, asked, _named(name))
-        cells = _chosen(experiment, cells, "method", self.method, lambda cell: (cell.label, cell.method))
-        factors = tuple(f"{factor:g}" for factor in self.imbalance)
-        return _chosen(experiment, cells, "imbalance", factors, lambda cell: (f"{cell.imbalance or 0:g}",))
-
-
-def _named(name: str) -> Callable[[Cell], tuple[str, ...]]:
-    return lambda cell: (str(getattr(cell, name)),)
-
-
-def _chosen(
-    experiment: Experiment, cells: list[Cell], name: str, asked: Sequence[str], names: Callable[[Cell], tuple[str, ...]]
-) -> list[Cell]:
-    if not asked:
+        """The cells of an experiment that were asked for; an error that names the nearest where there are none."""
+        self._check(experiment.cells, experiment.name)
+        cells = self._matching(experiment.cells)
+        if not cells:
+            given = ", ".join(f"--{name}" for name, asked, _ in self._choices() if asked)
+            raise ValueError(f"{experiment.name} has no cell to which all of {given} apply; leave one of them out.")
         return cells
-    for pattern in asked:
-        known = dict.fromkeys(text for cell in experiment.cells for text in names(cell))
-        if not any(fnmatch(text.lower(), pattern.lower()) for text in known):
-            close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4) or list(known)[:12]
-            raise ValueError(f"--{name} {pattern}: {experiment.name} has no such cell; near it are {', '.join(close)}.")
-    kept = [
-        cell
-        for cell in cells
-        if any(fnmatch(text.lower(), pattern.lower()) for text in names(cell) for pattern in asked)
-    ]
-    if not kept:
-        raise ValueError(f"{experiment.name} has no cell with this --{name} among those that the other choices leave.")
-    return kept
+
+    def of_all(self, experiments: Iterable[Experiment]) -> list[tuple[Experiment, list[Cell]]]:
+        """The experiments that have such cells; an error only where none has."""
+        known = list(experiments)
+        self._check([cell for experiment in known for cell in experiment.cells], "no experiment")
+        found = [(experiment, cells) for experiment in known if (cells := self._matching(experiment.cells))]
+        if not found:
+            given = ", ".join(f"--{name}" for name, asked, _ in self._choices() if asked)
+            raise ValueError(f"no experiment has a cell to which all of {given} apply; leave one of them out.")
+        return found
+
+    def _choices(self) -> list[Option]:
+        return [
+            ("dataset", self.dataset, lambda cell: (cell.dataset,)),
+            ("backbone", self.backbone, lambda cell: (cell.backbone,)),
+            ("setting", self.setting, lambda cell: (cell.setting,)),
+            ("method", self.method, lambda cell: (cell.label, cell.method)),
+            ("imbalance", tuple(f"{factor:g}" for factor in self.imbalance),
+             lambda cell: (f"{cell.imbalance or 0:g}",)),
+        ]  # fmt: skip
+
+    def _matching(self, cells: Iterable[Cell]) -> list[Cell]:
+        choices = [(asked, names) for _, asked, names in self._choices() if asked]
+        return [cell for cell in cells if all(_any_match(names(cell), asked) for asked, names in choices)]
+
+    def _check(self, cells: Sequence[Cell], where: str) -> None:
+        """Every word must fit some cell: a word that fits none is a slip of the pen."""
+        for name, asked, names in self._choices():
+            known = list(dict.fromkeys(text for cell in cells for text in names(cell)))
+            for pattern in asked:
+                if not _any_match(known, [pattern]):
+                    close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4) or known[:12]
+                    has = "has such a cell" if where.startswith("no ") else "has no such cell"
+                    raise ValueError(f"--{name} {pattern}: {where} {has}; near it are {', '.join(close)}.")
+
+
+def _any_match(names: Iterable[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatch(text.lower(), pattern.lower()) for text in names for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,20 @@ class Plan:
     cells: list[Cell]
     runs: list[Run]
     refused: dict[Cell, str] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=Overrides)
+
+    def label(self, cell: Cell) -> str:
+        """What a number of a cell may be called: its scale, unless something about it is not that scale's.
+
+        Numbers of the embedded data set are no one's but ours, and changed ones not those of the scale.
+        """
+        words: list[str] = [self.scale]
+        if cell.dataset == "glyphs-lt":
+            words.append("own set")
+        if self.overrides != Overrides():
+            usual, ours = sized(cell, self.scale), sized(cell, self.scale, self.overrides)
+            words += ["changed"] if (usual.base, usual.own) != (ours.base, ours.own) else []
+        return ", ".join(words)
 
 
 def make_plan(
@@ -79,7 +111,12 @@ def make_plan(
             refused[cell] = at_scale.refused
         else:
             runs += [Run(cell, scale, at_scale, seed) for seed in seeds]
-    return Plan(experiment, scale, list(cells), runs, refused)
+    return Plan(experiment, scale, list(cells), runs, refused, overrides)
+
+
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """All cells of the first seed, then of the second: a table is whole early, then grows more certain."""
+    return sorted(runs, key=lambda run: run.seed)
 
 
 def by_name(records: Iterable[Record], *, any_code: bool = False) -> dict[str, list[Record]]:
@@ -90,3 +127,10 @@ def by_name(records: Iterable[Record], *, any_code: bool = False) -> dict[str, l
         if code is None or record.about.get("code") == code:
             found.setdefault(record.about["name"], []).append(record)
     return found
+
+
+def outside(plans: Iterable[Plan], records: Iterable[Record], *, any_code: bool = False) -> list[Record]:
+    """Records of runs that the plans do not have: of other seeds, scales and options."""
+    known = {run.name for plan in plans for run in plan.runs}
+    found = by_name(records, any_code=any_code)
+    return [record for name, group in found.items() if name not in known for record in group]

@@ -126,6 +126,11 @@ def died(worker: str | None) -> str:
     )
 
 
+def last_line(error: str | None) -> str:
+    """What of an error says why."""
+    return ((error or "").strip() or "no reason given").splitlines()[-1]
+
+
 def missing(where: object) -> FileNotFoundError:
     return FileNotFoundError(f"there is no result store at {where}; check the address, or run an experiment first.")
 

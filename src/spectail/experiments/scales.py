@@ -82,7 +82,7 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
     found = _changed(replace(found, own=own), overrides, notes)
     whole, method = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting]), own["method"]
     if cell.dataset == "glyphs-lt":
-        found = replace(found, notes=(*found.notes, f"{found.epochs} epochs"))
+        found = replace(found, notes=(*found.notes, f"{found.epochs} epoch{'s' * (found.epochs > 1)}"))
     elif found.epochs != whole:
         found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
     if found.probe and method in NEED_IMAGES:

@@ -1,19 +1,23 @@
-"""A Slurm array script: many workers, each on its own node or part of one, that share one result store."""
+"""Many workers that share one result store: as processes of this machine, or as a Slurm array on many."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import signal
+import subprocess
 from collections.abc import Sequence
+from types import FrameType
 
 WARNING = 120
 """Seconds before the time limit at which a worker is told to stop: time to save and to give its cell back."""
 
 
 def array_script(
-    command: Sequence[str], *, count: int, hours: float, gpus: int, cpus: int, partition: str | None, processes: int
-) -> str:
+    command: Sequence[str], *, count: int, hours: float, gpus: int, cpus: int, partition: str | None, processes: int,
+    share: int | None = None,
+) -> str:  # fmt: skip
     """A script for ``sbatch`` whose tasks all run the same worker command.
 
     The tasks need no task number of their own: each takes free cells from the store until none is left, so a task that
@@ -27,6 +31,7 @@ def array_script(
         cpus: cores per task.
         partition: where to queue; None for the cluster's default.
         processes: per task, one GPU each where there are GPUs.
+        share: how many processes share the cores of a task, where the command starts them itself.
 
     >>> text = array_script(["spectail", "experiment", "run", "lt-main", "--store", "journal:/shared/lt main.log"],
     ...                     count=8, hours=1.5, gpus=1, cpus=4, partition=None, processes=1)
@@ -52,12 +57,49 @@ def array_script(
         *(f"#SBATCH --{option}" for option in options),
         "",
         "set -eu",
-        f"export OMP_NUM_THREADS={max(1, cpus // processes)}",
+        f"export OMP_NUM_THREADS={max(1, cpus // (share or processes))}",
         'echo "task ${SLURM_ARRAY_TASK_ID:?this script is for sbatch} on $(uname -n)"',
         "# in place of the shell, so that Slurm's signals reach it",
         f"exec {shlex.join(words)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def run_workers(command: Sequence[str], count: int, threads: int = 0) -> tuple[list[int], int | None]:
+    """Run a command so many times at once and wait: the exit codes, and the signal that ended it all, if one came.
+
+    SIGINT, SIGTERM and SIGHUP are passed on, so that every worker saves and gives its run back before this returns. The
+    workers are in sessions of their own: a signal to the whole group would otherwise reach them twice, and the second
+    of a kind ends a run at once.
+    """
+    environment = dict(os.environ) | {"SPECTAIL_WORKER": "1"}
+    if threads:
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    workers: list[subprocess.Popen[bytes]] = []
+    heard: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not known everywhere
+    before = {getattr(signal, name): signal.signal(getattr(signal, name), pass_on) for name in names
+              if hasattr(signal, name)}  # fmt: skip
+    try:
+        while len(workers) < count and not heard:
+            new = subprocess.Popen(command, env=environment, start_new_session=True)
+            if heard:  # it came while this one was being started
+                new.send_signal(signal.SIGTERM)
+            workers.append(new)
+        codes = [worker.wait() for worker in workers]
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return codes, heard[0] if heard else None
 
 
 def _check(

@@ -6,7 +6,7 @@ import csv
 import io
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -21,7 +21,8 @@ TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio
           "above_bottom_10pct": "above tau line, equal lowest 10 %"}  # fmt: skip
 TITLES |= {f"above_val_{kept}": f"val {TITLES[f'above_{kept}']}" for kept in ("tail", "bottom_10pct")}
 COLUMNS = ("experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric", "mean",
-           "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values")  # fmt: skip
+           "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values", "code",
+           "data")  # fmt: skip
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5 % quantiles of Student's t for 1 to 9 degrees of freedom."""
 
@@ -61,12 +62,17 @@ class Row:
 
     cell: Cell
     scale: str
+    """What its numbers may be called, see :meth:`Plan.label`."""
     seeds: tuple[int, ...]
     figures: tuple[Figure, ...]
     model: str
     epochs: int
     notes: tuple[str, ...]
     refused: str | None = None
+    code: tuple[str, ...] = ()
+    """Versions of the code that its records were made with."""
+    data: tuple[str, ...] = ()
+    """Identities of the images that its records saw."""
 
 
 def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) -> tuple[list[Row], list[str]]:
@@ -84,10 +90,15 @@ def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) 
         )  # fmt: skip
         sized = runs[0].sized if runs else None
         rows.append(
-            Row(cell, plan.scale, tuple(sorted(done)), figures, sized.model if sized else "",
-                sized.epochs if sized else 0, sized.notes if sized else (), plan.refused.get(cell))
+            Row(cell, plan.label(cell), tuple(sorted(done)), figures, sized.model if sized else "",
+                sized.epochs if sized else 0, sized.notes if sized else (), plan.refused.get(cell),
+                _all_of(done.values(), "code"), _all_of(done.values(), "data"))
         )  # fmt: skip
     return rows, remarks
+
+
+def _all_of(records: Iterable[Record], name: str) -> tuple[str, ...]:
+    return tuple(sorted({record.about[name] for record in records}))
 
 
 def metric_of(results: dict[str, Any], metric: str) -> float | None:
@@ -126,30 +137,84 @@ def chosen_records(
 
 
 def as_table(plan: Plan, rows: list[Row]) -> Table:
-    """For terminal, Markdown and LaTeX. A number stands under the name of its scale."""
+    """For terminal, Markdown and LaTeX. Where published numbers stand beside ours, ours are under the name of their
+    scale; where the rows differ in it, each row says its own."""
     fixed = {name: len({getattr(row.cell, name) for row in rows}) == 1 for name in ("setting", "dataset", "imbalance",
                                                                                    "backbone")}  # fmt: skip
     notes = list(dict.fromkeys(note for row in rows for note in row.notes))
     marks = {note: chr(ord("a") + place % 26) * (1 + place // 26) for place, note in enumerate(notes)}
+    scales = list(dict.fromkeys(row.scale for row in rows)) or [plan.scale]
     words = [name for name, same in fixed.items() if not same]
     metrics = [figure.metric for figure in rows[0].figures] if rows else list(plan.experiment.metrics)
     with_printed = [any(row.figures[place].published is not None for row in rows) for place in range(len(metrics))]
-    header = ["method", *words]
+    header = ["method", *words] + (["scale"] if len(scales) > 1 else [])
     for metric, printed in zip(metrics, with_printed, strict=True):
         title = TITLES.get(metric, metric.replace("val_", "val ").replace("_test", ""))
-        header += [f"{title} ({plan.scale})", "published", "difference"] if printed else [title]
+        ours = f"{title} ({scales[0]})" if len(scales) == 1 else f"{title}, ours"
+        header += [ours, "published", "difference"] if printed else [title]
     header += ["seeds", "notes"]
     lines = []
     for row in rows:
         line = [row.cell.label, *(_word(getattr(row.cell, name)) for name in words)]
+        line += [row.scale] if len(scales) > 1 else []
         for figure, printed in zip(row.figures, with_printed, strict=True):
             line += [_ours(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
         lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
-    title = f"{plan.experiment.title}. Scale {plan.scale}" + (f"; {same}" if same else "") + (
+    title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "") + (
         f". Notes: {legend}" if legend else "")  # fmt: skip
-    return Table(title, tuple(header), lines, words=1 + len(words))
+    return Table(title, tuple(header), lines, words=1 + len(words) + (len(scales) > 1))
+
+
+Column = tuple[int, int]
+"""Which column of a table, and how wide."""
+
+
+def layout(table: Table, width: int) -> list[list[Column]]:
+    """The columns of a table in as many parts as a console of this width needs, each with the columns of words first.
+
+    Headings, long names and notes may go over several lines, but no word and no figure is cut. A column and the
+    published number beside it stay together.
+
+    Example:
+        >>> table = Table("", ("method", "overall", "tail", "notes"), [("CAR", "41.5 ± 0.3", "12.0 ± 1.1", "a b")])
+        >>> [[place for place, _ in part] for part in (*layout(table, 80), *layout(table, 36))]
+        [[0, 1, 2, 3], [0, 1, 2], [0, 3]]
+    """
+    places = range(len(table.header))
+    cells = [[row[place] for row in table.rows] for place in places]
+    full = [max(map(len, (table.header[place], *cells[place]))) for place in places]
+    if _width(full) <= width:
+        return [list(zip(places, full, strict=True))]
+    words = [max(map(_longest_word, (table.header[place], *cells[place]))) for place in places]
+    narrow = [max(_longest_word(table.header[place]), *map(len, cells[place]), 1) for place in places]
+    for place, limit in ((0, 2 * width // 5), (len(places) - 1, 24)):  # long names and notes go over several lines
+        narrow[place] = max(words[place], min(narrow[place], limit))
+    groups: list[list[int]] = []
+    for place in places[table.words :]:
+        if table.header[place] in ("published", "difference") and groups:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    widest = max((_width([narrow[place] for place in group]) for group in groups), default=0)
+    if _width(narrow[: table.words]) + widest > width:
+        narrow[: table.words] = words[: table.words]
+    parts = [list(places[: table.words])]
+    for group in groups:
+        if _width([narrow[place] for place in (*parts[-1], *group)]) > width and len(parts[-1]) > table.words:
+            parts.append(list(places[: table.words]))
+        parts[-1] += group
+    return [[(place, narrow[place]) for place in part] for part in parts]
+
+
+def _width(columns: Sequence[int]) -> int:
+    """Of a table with a line and a space on both sides of each column."""
+    return sum(columns) + 3 * len(columns) + 1
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def as_csv(plan: Plan, rows: list[Row]) -> str:
@@ -164,7 +229,8 @@ def as_csv(plan: Plan, rows: list[Row]) -> str:
                 [plan.experiment.name, row.scale, cell.setting, cell.dataset, cell.imbalance, cell.backbone, cell.label,
                  cell.method, figure.metric, figure.mean, figure.std, len(figure.values), figure.published,
                  figure.difference, row.model, row.epochs, row.refused or "; ".join(row.notes),
-                 " ".join(map(str, row.seeds)), " ".join(map(str, figure.values))]
+                 " ".join(map(str, row.seeds)), " ".join(map(str, figure.values)), " ".join(row.code),
+                 " ".join(row.data)]
             )  # fmt: skip
     return file.getvalue()
 
@@ -186,6 +252,8 @@ def from_csv(text: str) -> list[Row]:
             line["model"],
             int(line["epochs"]),
             tuple(filter(None, line["notes"].split("; "))),
+            code=tuple((line.get("code") or "").split()),  # older files lack the two
+            data=tuple((line.get("data") or "").split()),
         )
         found[cell] = replace(row, figures=(*row.figures, figure))
     return list(found.values())

@@ -17,17 +17,22 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import torch
+
 from ..data.loading import load
 from ..training.config_io import write_yaml
 from ..training.loop import train
+from ..training.reporter import Reporter
 from ..training.signals import Interrupted, Interruptible
-from .record import Store
+from .cost import check_device
+from .record import Store, StoreError, last_line
 from .runs import Run, code_version
 
 Say = Callable[[str], None]
@@ -52,6 +57,23 @@ class Way:
     retry: bool = False
     """Try failed runs again."""
     lease: float = LEASE
+    threads: int = 0
+    """CPU threads of each training process; 0 leaves it to torch."""
+
+    def check(self) -> None:
+        """Say what no run could do, once and before any: a slip of the operator is no failure of a cell."""
+        check_device(self.device, auto=True)
+        gpus = torch.cuda.device_count() if self.device in ("auto", "cuda") and torch.cuda.is_available() else 0
+        if gpus and self.processes > gpus:
+            raise ValueError(f"--processes {self.processes} need a GPU each, and there are {gpus}; ask for fewer.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise ValueError(
+                f"the folder of the runs, {self.folder}, cannot be written ({error.strerror}); choose another --folder."
+            ) from None
 
 
 @dataclass
@@ -64,6 +86,8 @@ class Tally:
     """Runs that were finished before."""
     busy: int = 0
     """Runs that another worker has."""
+    left: int = 0
+    """Runs that were left out, since their data cannot be used."""
 
 
 class Worker:
@@ -74,27 +98,34 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self.identities: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.absent = True
+        """Whether all that is missing is just not there, and nothing is wrong with it."""
 
     def work(self, runs: Sequence[Run]) -> Tally:
         """Every run that is open, in order; runs whose data are missing are left out (see ``missing``)."""
+        if self.way.threads:
+            torch.set_num_threads(self.way.threads)
         tally = Tally()
         code = code_version()
         for run in runs:
             data = self.identity(run)
             if data is None:
+                tally.left += 1
                 continue
             key = run.key(data, code)
             if self.store.claim(key, run.about(data, code), self.name, lease=self.way.lease, retry=self.way.retry):
                 self._one(run, key, tally)
                 continue
-            status = self.store.records([key])[key].status
-            tally.kept += status == "done"
-            tally.failed += status == "failed"
-            tally.busy += status in ("running", "lost")
+            record = self.store.records([key])[key]
+            tally.kept += record.status == "done"
+            tally.failed += record.status == "failed"
+            tally.busy += record.status in ("running", "lost")
+            if record.status == "failed":
+                self.say(f"failed earlier: {run.cell}, seed {run.seed}: {last_line(record.error)}")
         return tally
 
     def identity(self, run: Run) -> str | None:
-        """Which images a run sees; None, and a sentence in ``missing``, where they are not there."""
+        """Which images a run sees; None, and a sentence in ``missing``, where they cannot be used."""
         config = run.config(self.way.folder, **self._how(run))
         name = repr(config.data)
         if name not in self.identities and name not in self.missing:
@@ -102,31 +133,52 @@ class Worker:
                 self.identities[name] = load(config.data).manifest.identity
             except (ValueError, OSError) as error:
                 self.missing[name] = str(error)
-                self.say(f"left out, {config.data.dataset} is not there: {error}")
+                absent = isinstance(error, FileNotFoundError) or "needs --root" in str(error)
+                self.absent = self.absent and absent
+                what = "is not there" if absent else "cannot be used"
+                self.say(f"left out, {config.data.dataset} {what}: {error}")
         return self.identities.get(name)
 
     def _one(self, run: Run, key: str, tally: Tally) -> None:
         folder = self.way.folder / folder_name(run, key)
         config = run.config(folder, **self._how(run))
-        lease = Lease(self.store, key, self.name, self.way.lease)
+        lease, where = Lease(self.store, key, self.name, self.way.lease), f"{run.cell}, seed {run.seed}"
         try:
             with lease:
-                results = train(config, resume=True) if self.way.processes == 1 else self._launched(config)
+                if self.way.processes == 1:
+                    results = train(config, resume=True, reporter=Watch(lease))
+                else:
+                    results = self._launched(config, lease)
+        except TakenOver:
+            self._lost(key, where, tally)
+            return
         except (Interrupted, KeyboardInterrupt):
             self.store.release(key, self.name)
             raise
         except Exception as error:  # one run must not end the others
-            tally.failed += 1
             words = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
-            self.store.fail(key, self.name, words[-2000:])
-            self.say(f"failed: {run.cell}, seed {run.seed}: {words[-600:]}")
+            if not self.store.fail(key, self.name, words[-2000:]):
+                self._lost(key, where, tally)
+                return
+            tally.failed += 1
+            self.say(f"failed: {where}: {words[-600:]}")
             return
         if not self.store.finish(key, self.name, results, str(folder)):
-            self.say(f"{run.cell}, seed {run.seed}: another worker took it over; its result counts.")
+            self._lost(key, where, tally)
             return
         tally.done += 1
         tidy(folder, self.way.keep)
-        self.say(f"{run.cell}, seed {run.seed}: overall {results['overall']:.1f}, {results['seconds']:.0f} s")
+        self.say(f"{where}: overall {results['overall']:.1f}, {results['seconds']:.0f} s")
+
+    def _lost(self, key: str, where: str, tally: Tally) -> None:
+        tally.busy += 1
+        with suppress(StoreError, OSError):  # where nobody has it yet, it is free at once and no worker died on it
+            if self.store.release(key, self.name):
+                self.say(
+                    f"{where}: the store did not answer for {self.way.lease:g} s, so the run was stopped and freed."
+                )
+                return
+        self.say(f"{where}: another worker took it over; its result counts.")
 
     def _how(self, run: Run) -> dict[str, Any]:
         dataset = run.sized.own["data"]["dataset"]
@@ -134,7 +186,7 @@ class Worker:
         changes: dict[str, Any] = {"device": self.way.device, "workers": self.way.loaders, "keep_checkpoints": 1}
         return changes | ({"data": {"root": str(root)}} if root is not None else {})
 
-    def _launched(self, config: Any) -> dict[str, Any]:
+    def _launched(self, config: Any, lease: Lease) -> dict[str, Any]:
         """A run of several processes on this machine."""
         path = config.output.with_name(f"{config.output.name}.yaml")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,11 +194,12 @@ class Worker:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
                    str(self.way.processes), "-m", "spectail", "train", "--config", str(path), "--output",
                    str(config.output), "--resume", "--quiet", "--no-report"]  # fmt: skip
+        environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(self.way.threads)} if self.way.threads else {})
         with Interruptible() as interrupt, tempfile.TemporaryFile("w+") as words:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=words)
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=words, env=environment)
             told = False
             while process.poll() is None:
-                if interrupt.asked and not told:
+                if (interrupt.asked or lease.lost.is_set()) and not told:
                     told = True
                     process.terminate()  # torchrun passes it on, and the run saves itself
                 time.sleep(0.2)
@@ -155,6 +208,8 @@ class Worker:
         path.unlink(missing_ok=True)
         if interrupt.asked:
             raise Interrupted(f"stopped; {config.output} can go on.")
+        if told:
+            raise TakenOver
         if process.returncode:
             own = [line for line in said.splitlines() if line.startswith("spectail train:")]
             raise RuntimeError(own[0] if own else said[-1500:])
@@ -162,15 +217,20 @@ class Worker:
         return results
 
 
+class TakenOver(Exception):
+    """A run is no longer this worker's."""
+
+
 class Lease:
-    """Renews a claim in the background while a run trains."""
+    """Renews a claim in the background while a run trains. ``lost`` is set when the run is no longer this worker's."""
 
     def __init__(self, store: Store, key: str, worker: str, seconds: float) -> None:
         self.store, self.key, self.worker, self.seconds = store, key, worker, seconds
-        self.over = threading.Event()
+        self.over, self.lost = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._renew, daemon=True)
 
     def __enter__(self) -> Lease:
+        self.until = time.monotonic() + self.seconds
         self.thread.start()
         return self
 
@@ -181,9 +241,44 @@ class Lease:
         self.thread.join()
 
     def _renew(self) -> None:
-        while not self.over.wait(self.seconds / 4):
-            if not self.store.renew(self.key, self.worker, lease=self.seconds):
-                return  # finish() will say that it is no longer ours
+        pause = self.seconds / 4
+        while not self.over.wait(max(0.0, min(pause, self.until - time.monotonic()))):
+            before = time.monotonic()
+            try:
+                held = self.store.renew(self.key, self.worker, lease=self.seconds)
+            except Exception:  # a store that does not answer now may do so soon; the lease lasts until then
+                held, pause = time.monotonic() < self.until, self.seconds / 16
+            else:
+                self.until, pause = before + self.seconds, self.seconds / 4
+            if not held:
+                self.lost.set()
+                return
+
+
+class Watch(Reporter):
+    """Ends a run at the end of a step when its lease is lost.
+
+    Nothing is saved then: the folder is the other worker's. No signal is used, since one that comes between two runs
+    would end the worker.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+
+    def track(self, items: Iterable[Any], description: str, total: int) -> Iterator[Any]:
+        for item in items:
+            self._look()
+            yield item
+
+    def begin_epoch(self, stage: str, epoch: int, epochs: int, steps: int, done: int) -> None:
+        self._look()
+
+    def step(self, done: int, figures: Callable[[], dict[str, float]]) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        if self.lease.lost.is_set():
+            raise TakenOver
 
 
 def folder_name(run: Run, key: str) -> str:
@@ -199,8 +294,3 @@ def tidy(folder: Path, keep: str) -> None:
     (folder / "model.safetensors").unlink(missing_ok=True)
     if keep == "results":
         (folder / "predictions.npz").unlink(missing_ok=True)
-
-
-def in_order(runs: Iterable[Run]) -> list[Run]:
-    """All cells of the first seed, then of the second: a table is whole early, then grows more certain."""
-    return sorted(runs, key=lambda run: run.seed)

@@ -8,15 +8,16 @@ from torch import nn
 
 from .versions import FRAMEWORKS, need
 
-FOUND = need(*FRAMEWORKS["timm"])
+FOUND, LEAST = need(*FRAMEWORKS["timm"]), FRAMEWORKS["timm"].least
 
-OLD = f"timm {FOUND} is too old: its checkpoints have no place for the state of a loss; pip install --upgrade timm"
+# what no version number tells: a build of one's own, or a later release that has moved it
+OTHER = f"timm {FOUND} is not used: its checkpoints have no place for the state of a loss; pip install timm=={LEAST}"
 try:
     from timm.task import ClassificationTask
 except ImportError:
-    raise ImportError(OLD, name="timm") from None
+    raise ImportError(OTHER, name="timm") from None
 if not hasattr(ClassificationTask, "get_task_state"):
-    raise ImportError(OLD, name="timm")
+    raise ImportError(OTHER, name="timm")
 
 
 class StatefulTask(ClassificationTask):

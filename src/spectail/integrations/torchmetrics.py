@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..counts import CountsLike, as_counts
+from ..metrics import holds_float64
 from .versions import FRAMEWORKS, need
 
 need(*FRAMEWORKS["torchmetrics"])
@@ -79,22 +80,32 @@ class GroupAccuracy(Metric):
                 f"target must lie in [0, {self.num_classes}) or equal ignore_index ({self.ignore_index}); "
                 f"got {int(target.min())} to {int(target.max())}."
             )
-        self.right.index_add_(0, target, (preds == target).long())
-        self.total.index_add_(0, target, torch.ones_like(target))
+        where = self._where()
+        preds, target = preds.to(where), target.to(where)
+        right = self.right.to(where).index_add_(0, target, (preds == target).long())
+        total = self.total.to(where).index_add_(0, target, torch.ones_like(target))
+        self.right, self.total = right.to(self.right.device), total.to(self.total.device)
 
     def compute(self) -> dict[str, Tensor]:
         """Every figure, from the samples of all ranks."""
-        accuracy = self.right.double() / self.total  # NaN for a class without a sample
+        right, total = self.right.to(self._where()), self.total.to(self._where())
+        accuracy = right.double() / total  # NaN for a class without a sample
         absent = accuracy.isnan()
         worst = accuracy.where(~absent, 2.0).argmin()
         shares = {
-            "overall": self.right.sum().double() / self.total.sum(),
+            "overall": right.sum().double() / total.sum(),
             "balanced": accuracy.nanmean(),
             **{group: accuracy[members].nanmean() for group, members in self.groups.items()},
             "worst": accuracy[worst],
         }
         label = torch.where(absent.all(), -1, worst)
-        return {**{name: value.float() for name, value in shares.items()}, "worst_class": label}
+        figures = {**{name: value.float() for name, value in shares.items()}, "worst_class": label}
+        return {name: value.to(self.right.device) for name, value in figures.items()}
+
+    def _where(self) -> torch.device:
+        """Where to count and divide: an Apple GPU has no float64, and cannot add int64 at an index."""
+        device = self.right.device
+        return device if holds_float64(device) else torch.device("cpu")
 
     def _labels(self, name: str, labels: Tensor) -> Tensor:
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:

@@ -30,7 +30,7 @@ FRAMEWORKS = {
         why="that release was published by an attacker and runs malware when imported (GHSA-w37p-236h-pfx3)",
     ),
     "torchmetrics": Framework(("torchmetrics",), "1.4", "the metric interface that this module is written for"),
-    "timm": Framework(("timm",), "1.0", "its package layout"),
+    "timm": Framework(("timm",), "1.0.30", "the place for the state of a loss in its checkpoints"),
 }
 
 
@@ -39,7 +39,7 @@ def need(packages: Sequence[str], least: str, reason: str, refused: Sequence[str
 
     Args:
         packages: names under which the framework is distributed.
-        least: the first version that works, and the ``reason``.
+        least: the first version that is known to work, and the ``reason``.
         refused: later versions that do not, and ``why``.
 
     Example:
@@ -59,7 +59,7 @@ def need(packages: Sequence[str], least: str, reason: str, refused: Sequence[str
             )
         if verdict == "too old":
             raise ImportError(
-                f"{package} {found} is too old: {reason} came with {least}; pip install --upgrade {package}",
+                f"{package} {found} is too old: {reason} needs {least} or newer; pip install --upgrade {package}",
                 name=package,
             )
         return found

@@ -174,7 +174,14 @@ def _everything_else(run: RunRecord, settings: dict[str, float], name: str) -> d
 def all_settings(run: RunRecord, car: dict[str, float] | None) -> dict[str, Any]:
     """What two runs share that differ in nothing but the seed; ``car`` are CAR's settings in full."""
     found = {key: value for key, value in flat(to_dict(run.config)).items() if key not in NOT_PART}
-    return found | {f"car.{name}": value for name, value in (car or {}).items()} | {"data": run.manifest.identity}
+    return found | {f"car.{name}": value for name, value in (car or {}).items()} | {"data": _images(run)}
+
+
+def _images(run: RunRecord) -> str:
+    """Which images a run had. Runs with validation data cut by other seeds from the same ones belong together."""
+    if run.config.data.val_seed is None:
+        return run.manifest.identity
+    return f"{run.manifest.ranks} {run.manifest.splits['test'].content or run.manifest.splits['test'].index}"
 
 
 def _point(value: float, runs: list[RunRecord], validation: bool) -> Point:

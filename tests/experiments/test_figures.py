@@ -1,0 +1,72 @@
+"""What the figures of experiments show, read back from their axes."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectail.experiments.cells import Cell
+from spectail.experiments.figures import sweeps, trade_off
+from spectail.experiments.tables import Figure, Row
+
+
+def row(label, **values):
+    cell = Cell("pretrained", "cifar100-lt", 100.0, "vit_small", "ce", label)
+    figures = tuple(Figure(name, tuple(found), None) for name, found in values.items())
+    return Row(cell, "quick", (0, 1), figures, "model", 12, ())
+
+
+def point(label, overall, tail, worst=(0.0, 0.0)):
+    return row(
+        label, overall=(overall, overall + 2), tail=(tail, tail), bottom_10pct=(tail / 2, tail / 2), worst_test=worst
+    )
+
+
+ROWS = [
+    point("CE", 40.0, 10.0), point("Balanced Softmax, tau 0.5", 50.0, 20.0),
+    point("Balanced Softmax, tau 1", 52.0, 30.0),
+    point("car-balanced, tau 0.75", 53.0, 31.0), point("CAR class-wise, alpha 80", 5.0, 0.0),
+]  # fmt: skip
+
+
+def test_a_point_lies_at_the_means_of_its_seeds():
+    figure = trade_off(ROWS)
+    tail, lowest = figure.axes  # the worst class is 0 for all: no panel
+    line = next(line for line in tail.lines if "Balanced" in str(line.get_label()) or len(line.get_xdata()) == 2)
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(20.0, 51.0), (30.0, 53.0)]
+    assert "tail" in tail.get_xlabel()
+    assert "lowest tenth" in lowest.get_xlabel()
+
+
+def test_a_ruined_model_leaves_the_frame_and_is_counted():
+    figure = trade_off(ROWS, "title")
+    assert figure.axes[0].get_ylim()[0] > 7
+    assert "1 point below the frame" in figure._suptitle.get_text()
+    assert "below" not in trade_off(ROWS[:4], "title")._suptitle.get_text()
+
+
+def test_what_is_chosen_has_a_ring():
+    labels = trade_off(ROWS, marked=["car-balanced, tau 0.75"]).axes[0].get_legend_handles_labels()[1]
+    assert "chosen on validation data" in labels
+    assert "chosen on validation data" not in trade_off(ROWS).axes[0].get_legend_handles_labels()[1]
+
+
+def test_worst_classes_that_differ_have_a_panel():
+    assert len(trade_off([*ROWS, point("CAR, alpha 2", 45.0, 12.0, (3.0, 5.0))]).axes) == 3
+
+
+def test_a_panel_for_each_setting_of_a_sweep():
+    rows = [row(f"{method}, {setting} {value}", val_balanced=(float(value), float(value)), val_tail=(1.0, 3.0))
+            for method in ("CAR", "CAR class-wise") for setting in ("beta", "r0")
+            for value in ("10", "5", "20")]  # fmt: skip
+    figure = sweeps(rows)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["beta", "r0"]
+    heights = [list(line.get_ydata()) for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
+    assert [5.0, 10.0, 20.0] in heights  # in the order of the setting
+    assert [2.0, 2.0, 2.0] in heights
+
+
+def test_nothing_to_draw_is_a_sentence():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        sweeps([])
+    with pytest.raises(ValueError, match="nothing to draw"):
+        trade_off([])
