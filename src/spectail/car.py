@@ -417,6 +417,8 @@ class CARLoss(nn.Module):
         """
         if options.get("base") is not None:
             raise ValueError("CARLoss.balanced has a loss of its own, Balanced Softmax; leave base out.")
+        if "prior_shift" in options:
+            raise ValueError(f"prior_shift of CARLoss.balanced must be given as tau; got {options['prior_shift']}.")
         made = cls(class_counts, **{"alpha": BALANCED_ALPHA, **BALANCED, **options, "prior_shift": tau})
         made.shifts_base = True
         return made

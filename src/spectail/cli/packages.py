@@ -110,8 +110,9 @@ def extras(broken: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """How many packages each extra has, and which of them are missing or do not work."""
     found: dict[str, dict[str, Any]] = {}
     for extra, wanted in asked().items():
-        lacking = [one.name for one in wanted if look_at(one, broken)["verdict"] != "works"]
-        found |= {extra: {"packages": len(wanted), "lacks": lacking}} if extra else {}
+        lacking = {one.name: None for one in wanted if look_at(one, broken)["verdict"] != "works"}  # once each
+        names = {one.name for one in wanted}
+        found |= {extra: {"packages": len(names), "lacks": list(lacking)}} if extra else {}
     return found
 
 
