@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-browser test-integrations docs lint bench clean
+.PHONY: setup demo test package test-browser test-integrations docs lint bench clean
 
 setup: $(READY)
 
@@ -18,7 +18,11 @@ demo: $(READY)
 	$(BIN)/spectail compare --preset demo --device cpu --jobs 2 --threads 1 --output runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/package
+
+# Wheel and sdist: what is in them, and whether the wheel works in an empty environment.
+package: $(READY)
+	$(BIN)/python -m pytest tests/package
 
 # The report in a real browser. Debian's packages; other systems set CHROMIUM and CHROMEDRIVER.
 test-browser: $(READY)
