@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_seeds_without_a_reference_are_left_out():
     line = [row(f"{REFERENCE} 0", [(10.0, 40.0)]), row(f"{REFERENCE} 1", [(30.0, 50.0)])]
     (*_, own) = with_gains([*line, row("CAR, alpha 5", [(20.0, 51.0), (20.0, 99.0)])])
     assert own.figures[-1].values == (1.0,)
+
+
+def test_a_row_is_compared_with_the_line_of_its_own_data():
+    line = [row(f"{REFERENCE} 0", [(10.0, 40.0)]), row(f"{REFERENCE} 1", [(30.0, 50.0)])]
+    own = row("CAR, alpha 5", [(20.0, 51.0)])
+    elsewhere = [replace(entry, cell=replace(entry.cell, imbalance=50.0)) for entry in (*line, own)]
+    higher = [replace(entry, figures=(Figure("overall", (90.0,), None), entry.figures[1])) for entry in elsewhere[:2]]
+    alone = replace(own, cell=replace(own.cell, dataset="glyphs-lt"))
+    found = with_gains([*line, own, *higher, elsewhere[2], alone])
+    assert [entry.figures[-1].values for entry in (found[2], found[5], found[6])] == [(1.0,), (-39.0,), ()]
 
 
 def test_no_line_no_gain():

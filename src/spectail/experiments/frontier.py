@@ -15,18 +15,29 @@ MEASURES = {"tail": "overall", "bottom_10pct": "overall", "val_tail": "val_balan
 
 
 def with_gains(rows: Sequence[Row]) -> list[Row]:
-    """Rows with two more figures each: overall accuracy above the reference line at equal tail accuracy, and at equal
-    accuracy of the lowest tenth of the classes. Rows without a reference stay as they are."""
-    reference = [row for row in rows if row.cell.label.rpartition(" ")[0] == REFERENCE and row.seeds]
-    if len(reference) < 2 or len(reference) == len(rows):
+    """Rows with two more figures each: overall accuracy above the reference line of the same data at equal tail
+    accuracy, and at equal accuracy of the lowest tenth of the classes. Without anything to compare, rows stay as
+    they are."""
+    lines: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row.cell.label.rpartition(" ")[0] == REFERENCE and row.seeds:
+            lines.setdefault(_place(row), []).append(row)
+    lines = {place: line for place, line in lines.items() if len(line) > 1}
+    compared = [row for row in rows if _place(row) in lines and row not in lines[_place(row)]]
+    if not compared:
         return list(rows)
     found = []
     for row in rows:
         own = {figure.metric for figure in row.figures}
-        line = [] if row in reference else reference
+        line = lines[_place(row)] if row in compared else []
         gains = [gain(row, line, kept, whole) for kept, whole in MEASURES.items() if {kept, whole} <= own]
         found.append(replace(row, figures=(*row.figures, *gains)))
     return found
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """What two rows must share to be compared."""
+    return row.cell.setting, row.cell.dataset, row.cell.imbalance, row.cell.backbone
 
 
 def gain(row: Row, reference: Sequence[Row], kept: str, whole: str) -> Figure:

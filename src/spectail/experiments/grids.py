@@ -74,6 +74,7 @@ PLACES: tuple[tuple[Setting, str, str], ...] = (
     ("scratch", "glyphs-lt", "small-cnn"),
     ("scratch", "cifar100-lt", "vit_small"),
 )
+FACTORS = (100.0, 50.0, 200.0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _dotted(changes: dict[str, Any]) -> dict[str, Any]:
 def combinations() -> Iterator[Cell]:
     """Every method, plain and with CAR as the paper has it, and CAR's other presets."""
     for place in PLACES[:2]:
-        for factor in (100.0, 50.0, 200.0):
+        for factor in FACTORS:
             for label, method in (METHODS | PLAIN).items():
                 yield _cell(place, method, label, factor)
                 if method != "car":
@@ -164,13 +165,12 @@ def sweeps() -> Iterator[Cell]:
 def trade_off() -> Iterator[Cell]:
     """Overall accuracy against the tail, as one setting moves along each line."""
     for place in PLACES:
-        yield _cell(place, "ce", "CE")
-        for name, line in CURVES.items():
-            for value in line.values:
-                changes = dict((*line.fixed, (line.setting, value)))
-                yield Cell(
-                    *place[:2], 100.0, place[2], line.method, f"{name} {value:g}", tuple(sorted(changes.items()))
-                )
+        for factor in FACTORS:
+            yield _cell(place, "ce", "CE", factor)
+            for name, line in CURVES.items():
+                for value in line.values:
+                    changes = dict(line.fixed) | {line.setting: value}
+                    yield _cell(place, line.method, f"{name} {value:g}", factor, **_dotted(changes))
 
 
 def selection() -> Iterator[Cell]:
