@@ -48,6 +48,16 @@ def test_list_names_every_table(capsys):
     )
 
 
+@pytest.mark.parametrize("action", ["plan", "status", "table"])
+def test_the_arguments_of_a_run_do_for_looking_at_it(place, capsys, action):
+    how = ["--root", "/nowhere", "glyphs-lt=/nowhere", "--workers", "2", "--no-retry", "--threads", "1"]
+    what = ["combinations", *SLICE, "--store", str(place / "s.sqlite")]
+    code, out, err = say(capsys, action, *what, *how, "--epochs", "1")
+    assert code == 0
+    assert out == say(capsys, action, *what, "--epochs", "1")[1]
+    assert "only `run` needs --root, --workers, --no-retry, --threads" in err
+
+
 def test_a_plan_counts_cells_and_runs(capsys, tmp_path):
     code, out, _ = say(capsys, "plan", "lt-main", "--seeds", "0", "1", "2", "--store", str(tmp_path / "s.sqlite"))
     assert code == 0

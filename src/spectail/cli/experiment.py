@@ -34,6 +34,7 @@ from .experiment_options import (
     beside,
     given,
     once,
+    to_look,
     without,
 )
 
@@ -82,7 +83,7 @@ def _list(arguments: list[str]) -> None:
 
 
 def _plan(arguments: list[str]) -> None:
-    asked = tyro.cli(PlanAction, prog="spectail experiment plan", args=once(arguments))
+    asked = tyro.cli(PlanAction, prog="spectail experiment plan", args=to_look(arguments, PlanAction))
     plans, records, console = asked.plans(), asked.records(), make_console()
     times = StepTimes(beside(asked.store, "step_times.json"))
     if asked.measure:
@@ -108,7 +109,8 @@ def _plan(arguments: list[str]) -> None:
     _say_refused(Counter(reason for plan in plans for reason in plan.refused.values()), console)
     console.print(f"scale {asked.scale}: {SCALES[asked.scale]}", soft_wrap=True)
     time = f", about {in_words(whole.total)} one after another" if whole.total else ""
-    time += f"; {whole.unknown:,} have no measured step time: add --measure" if whole.unknown else ""
+    if whole.unknown:
+        time += f"; {whole.unknown:,} {'has' if whole.unknown == 1 else 'have'} no measured step time: add --measure"
     console.print(f"{len(whole.seconds):,} different runs to do (experiments share some){time}.", soft_wrap=True)
 
 
@@ -183,7 +185,7 @@ def _print_tables(plans: list[Plan], records: list[Record], console: Console) ->
 
 
 def _status(arguments: list[str]) -> None:
-    asked = tyro.cli(StatusAction, prog="spectail experiment status", args=once(arguments))
+    asked = tyro.cli(StatusAction, prog="spectail experiment status", args=to_look(arguments, StatusAction))
     every, plans, console, any_code = asked.records(), asked.plans(), make_console(), asked.code == "any"
     found = by_name(every, any_code=any_code)
     table = RichTable("experiment", "runs", "done", "running", "lost", "failed", "missing")
@@ -225,7 +227,7 @@ def _order(status: str) -> int:
 
 
 def _table(arguments: list[str]) -> None:
-    asked = tyro.cli(TableAction, prog="spectail experiment table", args=once(arguments))
+    asked = tyro.cli(TableAction, prog="spectail experiment table", args=to_look(arguments, TableAction))
     records, console, texts = asked.records(), make_console(), []
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
@@ -250,7 +252,7 @@ def _table(arguments: list[str]) -> None:
 
 
 def _figure(arguments: list[str]) -> None:
-    asked = tyro.cli(FigureAction, prog="spectail experiment figure", args=once(arguments))
+    asked = tyro.cli(FigureAction, prog="spectail experiment figure", args=to_look(arguments, FigureAction))
     (plan, *others) = asked.plans()
     if others:
         raise ValueError("a figure shows one experiment; name it.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -186,6 +187,26 @@ def once(arguments: list[str]) -> list[str]:
                 f"{name} is expected once and came {names.count(name)} times; give all its values after one."
             )
     return arguments
+
+
+def to_look(arguments: list[str], action: type[Choice]) -> list[str]:
+    """The arguments of a run, for an action that only looks: what says how to run is left out, and named.
+
+    Example:
+        >>> to_look(["lt-main", "--root", "a", "b", "--retry", "--scale", "paper"], StatusAction)
+        ['lt-main', '--scale', 'paper']
+    """
+    for_runs = {each.name for each in fields(RunAction)} - {each.name for each in fields(action)}
+    kept, left, leaving = [], [], False
+    for word in once(arguments):
+        if word.startswith("--"):
+            leaving = _name(word).removeprefix("--").removeprefix("no-") in for_runs
+            left += [_name(word)] * leaving
+        if not leaving:
+            kept.append(word)
+    if left:
+        print(f"spectail experiment: only `run` needs {', '.join(left)}; left out here.", file=sys.stderr)
+    return kept
 
 
 def without(arguments: list[str], options: set[str]) -> list[str]:
