@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from sklearn.metrics import confusion_matrix
 
 from spectail.experiments.cells import Cell
-from spectail.experiments.figures import sweeps, trade_off
+from spectail.experiments.figures import confusions, sweeps, trade_off
 from spectail.experiments.tables import Figure, Row
 
 
@@ -70,3 +72,17 @@ def test_nothing_to_draw_is_a_sentence():
         sweeps([])
     with pytest.raises(ValueError, match="nothing to draw"):
         trade_off([])
+
+
+def test_confusions_are_the_mean_over_seeds(tmp_path):
+    generator, names = np.random.default_rng(0), [f"class {label}" for label in range(6)]
+    labels, expected = np.repeat(np.arange(6), 20), []
+    for seed in range(3):
+        predicted = np.where(generator.random(120) < 0.5, labels, generator.integers(0, 6, 120))
+        (tmp_path / str(seed)).mkdir()
+        np.savez(tmp_path / str(seed) / "predictions.npz", labels=labels, predicted=predicted, class_names=names)
+        expected.append(confusion_matrix(labels, predicted, normalize="true"))
+    (axes,) = confusions({"CAR": [tmp_path / str(seed) for seed in range(3)]}).axes
+    order = [names.index(tick.get_text()) for tick in axes.get_yticklabels()]
+    assert sorted(order) == list(range(6))
+    np.testing.assert_allclose(axes.images[0].get_array(), 100 * np.mean(expected, axis=0)[np.ix_(order, order)])

@@ -35,7 +35,6 @@ def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_co
         cell for cell in plan.cells if (cell.setting, cell.dataset, cell.imbalance) == (setting, dataset, imbalance)
     )
     title = f"{dataset}{cut}, {how}, scale {plan.label(shown)}, {seeds} seed{'s' if seeds != 1 else ''}"
-    folders = {run.cell.label: _folder(done[run.name]) for run in reversed(plan.runs) if run.name in done}
     if kind == "sweeps" and plan.experiment.name == "sweeps":
         save(sweeps(make_rows(plan, records, any_code=any_code)[0], title), path)
     elif kind == "sweeps":
@@ -44,9 +43,12 @@ def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_co
             find_panels(runs, validation=any(metric.startswith("val_") for metric in plan.experiment.metrics)), path
         )
     elif kind == "confusion":
+        folders: dict[str, list[Path]] = {}
+        for run in plan.runs:
+            if run.name in done:
+                folders.setdefault(run.cell.label, []).append(_folder(done[run.name]))
         papers = {label: folders[label] for label in SHOWN if label in folders}
-        chosen = papers if len(papers) > 1 else dict(list(reversed(folders.items()))[:4])
-        save(confusions(chosen, title), path)
+        save(confusions(papers if len(papers) > 1 else dict(list(folders.items())[:4]), title), path)
     else:
         rows, _ = make_rows(plan, records, any_code=any_code)
         save((trade_off if kind == "trade-off" else worst_bars)(rows, title), path)

@@ -180,19 +180,21 @@ def worst_bars(rows: Sequence[Row], title: str = "") -> Figure:
 
 
 @styled
-def confusions(folders: Mapping[str, Path], title: str = "") -> Figure:
+def confusions(folders: Mapping[str, Sequence[Path]], title: str = "") -> Figure:
     """Confusion matrices of the same ten classes, one method beside the other, in percent of the true class.
 
-    The classes are those around the worst class of the first method.
+    ``folders`` are the runs of each method, over which the percentages are averaged. The classes are those around the
+    worst class of the first run of the first method.
     """
-    found = {label: analyse(read_predictions(folder / "predictions.npz")) for label, folder in folders.items()}
+    found = {label: [analyse(read_predictions(folder / "predictions.npz")) for folder in runs]
+             for label, runs in folders.items()}  # fmt: skip
     if not found:
         raise ValueError("there is nothing to draw: no run of the figure is done. Run it first.")
-    first = next(iter(found.values()))
+    first = next(iter(found.values()))[0]
     view, names = first.view, first.predictions.class_names
     figure = Figure(figsize=(3.6 * len(found) + 0.4, 4.2), layout="constrained")
-    for axes, (label, analysis) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
-        matrix = shares(analysis, view)
+    for axes, (label, seeds) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        matrix = np.mean([shares(analysis, view) for analysis in seeds], axis=0)
         axes.imshow(matrix, cmap="Blues", vmin=0, vmax=100)
         for row, column in np.ndindex(matrix.shape):
             if matrix[row, column] >= 0.5:
