@@ -18,13 +18,17 @@ from pathlib import Path
 
 from spectail.experiments.figures import save, sweeps, trade_off
 from spectail.experiments.frontier import with_gains
+from spectail.experiments.grids import CURVES, REFERENCE
 from spectail.experiments.tables import TITLES, Figure, Row, from_csv
 from spectail.report.text_table import MINUS
 
 DOCS = Path(__file__).parent
 PAGES = (DOCS.parent / "README.md", DOCS / "results.md")
 GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
+LINES = ("CE", *(f"{name} {value:g}" for name in (REFERENCE, "car-balanced, tau") for value in CURVES[name].values))
 MARKED_CELLS = ("Balanced Softmax, tau 1.375", "car-balanced, tau 0.75")
+CURVE = (*GROUPS, "above_tail", "above_bottom_10pct")
+VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail")
 MARKED = re.compile(r"<!-- table ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -48,6 +52,7 @@ class Part:
 TABLES = {
     "readme": Part(
         "trade-off",
+        imbalance=100.0,
         labels=(
             "CE",
             "CAR, alpha 0.5",
@@ -70,18 +75,33 @@ TABLES = {
     "combinations-200": Part("combinations", imbalance=200.0),
     "worst-class": Part("worst-class", ("worst_train", "worst_test", "worst_ratio", "overall"), imbalance=100.0),
     "ablations": Part("ablations"),
-    "sweeps": Part("sweeps", ("val_balanced", "val_head", "val_medium", "val_tail")),
-    "search-first": Part("search", ("val_balanced", "val_head", "val_medium", "val_tail"), seeds=(0, 1, 2), best=12),
-    "search-last": Part(
-        "search", ("val_balanced", "val_head", "val_medium", "val_tail"), seeds=(0, 1, 2, 3, 4), best=9
-    ),
-    "search-glyphs": Part("search-glyphs", ("val_balanced", "val_head", "val_medium", "val_tail")),
-    "trade-off": Part("trade-off", (*GROUPS, "above_tail", "above_bottom_10pct")),
-    "trade-off-glyphs": Part("trade-off-glyphs", (*GROUPS, "above_tail", "above_bottom_10pct")),
+    "sweeps": Part("sweeps", VALIDATION),
+    "search-first": Part("search", VALIDATION, seeds=(0, 1, 2), best=12),
+    "search-last": Part("search", VALIDATION, seeds=(0, 1, 2, 3, 4), best=9),
+    "search-glyphs": Part("search-glyphs", VALIDATION),
+    "trade-off": Part("trade-off", CURVE, imbalance=100.0),
+    "trade-off-50": Part("trade-off", CURVE, LINES, imbalance=50.0),
+    "trade-off-200": Part("trade-off", CURVE, LINES, imbalance=200.0),
+    "trade-off-glyphs": Part("trade-off-glyphs", CURVE),
+    "trade-off-resnet": Part("trade-off-resnet", CURVE),
+    "selection-50": Part("selection", VALIDATION, imbalance=50.0, best=6),
+    "selection-200": Part("selection", VALIDATION, imbalance=200.0, best=6),
 }
+PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
 DRAWN = {
-    "trade-off": "CIFAR-100-LT, imbalance factor 100, linear head on frozen features, 12 epochs",
-    "trade-off-glyphs": "glyphs-lt, imbalance factor 100, small CNN from scratch, 14 epochs",
+    "trade-off": ("trade-off", 100.0, PROBE),
+    "trade-off-50": ("trade-off", 50.0, PROBE),
+    "trade-off-200": ("trade-off", 200.0, PROBE),
+    "trade-off-glyphs": (
+        "trade-off-glyphs",
+        100.0,
+        "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 14 epochs",
+    ),
+    "trade-off-resnet": (
+        "trade-off-resnet",
+        100.0,
+        "CIFAR-100-LT, imbalance factor {:g}, ResNet-20 from scratch, 12 epochs",
+    ),
 }
 
 
@@ -135,19 +155,14 @@ def filled(text: str) -> str:
 
 
 def draw() -> None:
-    for name, title in DRAWN.items():
-        if (DOCS / "evidence" / f"{name}.csv").exists():
-            rows = rows_of(name)
-            seeds = max(len(row.seeds) for row in rows)
-            words = f"{title}, {seeds} seeds, 95 % intervals of the mean"
-            marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
-            save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
-
-    if (DOCS / "evidence" / "sweeps.csv").exists():
-        title = (
-            "CIFAR-100-LT, imbalance factor 100, linear head, three cuts of validation data, 95 % intervals of the mean"
-        )
-        save(sweeps(rows_of("sweeps"), title), DOCS / "figures" / "sweeps.png")
+    for name, (evidence, factor, title) in DRAWN.items():
+        rows = [row for row in rows_of(evidence) if row.cell.imbalance == factor]
+        seeds = max(len(row.seeds) for row in rows)
+        words = f"{title.format(factor)}, {seeds} seeds, 95 % intervals of the mean"
+        marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
+        save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
+    title = "CIFAR-100-LT, imbalance factor 100, linear head, three cuts of validation data, 95 % intervals of the mean"
+    save(sweeps(rows_of("sweeps"), title), DOCS / "figures" / "sweeps.png")
 
 
 def main(arguments: Sequence[str]) -> int:

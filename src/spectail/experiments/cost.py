@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,12 @@ def training_images(data: dict[str, Any]) -> int | None:
         return NATURAL[name]
     if name not in SIZES:
         return None
-    classes, largest = SIZES[name]
-    counts = [int(largest * (factor or 100.0) ** (-place / (classes - 1))) for place in range(classes)]
-    return int(sum(counts) * (1 - data.get("val_fraction", 0.0)))
+    return int(_exponential(*SIZES[name], factor or 100.0) * (1 - data.get("val_fraction", 0.0)))
+
+
+@cache
+def _exponential(classes: int, largest: int, factor: float) -> int:
+    return sum(int(largest * factor ** (-place / (classes - 1))) for place in range(classes))
 
 
 FeatureSet = tuple[str, int, str]

@@ -121,10 +121,9 @@ def in_order(runs: Iterable[Run]) -> list[Run]:
 
 def by_name(records: Iterable[Record], *, any_code: bool = False) -> dict[str, list[Record]]:
     """Records by the name of their run, the newest first: those of this code only, unless any will do."""
-    code = code_version() if not any_code else None
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.finished or 0.0, reverse=True):
-        if code is None or record.about.get("code") == code:
+        if any_code or record.about.get("code") == code_version():
             found.setdefault(record.about["name"], []).append(record)
     return found
 

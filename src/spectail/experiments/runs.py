@@ -6,7 +6,7 @@ import ast
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ class Run:
             own = merged(own, {"data": {"val_seed": self.seed}})
         return {"base": self.sized.base, "own": own}
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Hash of everything that decides the result but data and code: the same on every machine.
 
