@@ -17,17 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spectail.experiments.figures import save, sweeps, trade_off
-from spectail.experiments.frontier import with_gains
 from spectail.experiments.grids import CURVES, REFERENCE
-from spectail.experiments.tables import TITLES, Figure, Row, from_csv
-from spectail.report.text_table import MINUS
+from spectail.experiments.tables import TITLES, Figure, Row, from_csv, shown
 
 DOCS = Path(__file__).parent
 PAGES = (DOCS.parent / "README.md", DOCS / "results.md")
 GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
 LINES = ("CE", *(f"{name} {value:g}" for name in (REFERENCE, "car-balanced, tau") for value in CURVES[name].values))
 MARKED_CELLS = ("Balanced Softmax, tau 1.375", "car-balanced, tau 0.75")
-CURVE = (*GROUPS, "above_tail", "above_bottom_10pct")
+CURVE = (*GROUPS, "gain_same_tail", "gain_same_bottom_10pct", "gain_best_tail")
 VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail")
 MARKED = re.compile(r"<!-- table ([a-z0-9-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -80,36 +78,22 @@ TABLES = {
     "search-last": Part("search", VALIDATION, seeds=(0, 1, 2, 3, 4), best=9),
     "search-glyphs": Part("search-glyphs", VALIDATION),
     "trade-off": Part("trade-off", CURVE, imbalance=100.0),
-    "trade-off-50": Part("trade-off", CURVE, LINES, imbalance=50.0),
-    "trade-off-200": Part("trade-off", CURVE, LINES, imbalance=200.0),
     "trade-off-glyphs": Part("trade-off-glyphs", CURVE),
-    "trade-off-resnet": Part("trade-off-resnet", CURVE),
-    "selection-50": Part("selection", VALIDATION, imbalance=50.0, best=6),
-    "selection-200": Part("selection", VALIDATION, imbalance=200.0, best=6),
 }
 PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
 DRAWN = {
     "trade-off": ("trade-off", 100.0, PROBE),
-    "trade-off-50": ("trade-off", 50.0, PROBE),
-    "trade-off-200": ("trade-off", 200.0, PROBE),
     "trade-off-glyphs": (
         "trade-off-glyphs",
         100.0,
         "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 14 epochs",
-    ),
-    "trade-off-resnet": (
-        "trade-off-resnet",
-        100.0,
-        "CIFAR-100-LT, imbalance factor {:g}, ResNet-20 from scratch, 12 epochs",
     ),
 }
 
 
 def rows_of(evidence: str) -> list[Row]:
     path = DOCS / "evidence" / f"{evidence}.csv"
-    rows = [row for row in from_csv(path.read_text(encoding="utf-8")) if row.seeds]
-    bare = [row for row in rows if not any(figure.metric.startswith("above_") for figure in row.figures)]
-    return with_gains(bare) if len(bare) == len(rows) else rows
+    return [row for row in from_csv(path.read_text(encoding="utf-8")) if row.seeds]
 
 
 def as_markdown(part: Part) -> str:
@@ -124,7 +108,7 @@ def as_markdown(part: Part) -> str:
     titles = [TITLES.get(metric, metric.replace("val_", "val ")) for metric in part.metrics]
     lines = [["method", *titles, "seeds"], ["---"] + ["---:"] * (len(titles) + 1)]
     names = part.names or [row.cell.label for row in rows]
-    lines += [[name, *(entry(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
+    lines += [[name, *(shown(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
               for name, row in zip(names, rows, strict=True)]  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -139,14 +123,6 @@ def only(row: Row, seeds: Sequence[int]) -> Row:
 
 def figure_of(row: Row, metric: str) -> Figure:
     return next((figure for figure in row.figures if figure.metric == metric), Figure(metric, (), None))
-
-
-def entry(figure: Figure) -> str:
-    if figure.mean is None:
-        return ""
-    digits, sign = 2 if figure.metric == "worst_ratio" else 1, "+" if figure.metric.startswith("above_") else ""
-    spread = "" if figure.std is None else f" ± {figure.std:.{digits}f}"
-    return f"{figure.mean:{sign}.{digits}f}".replace("-", MINUS) + spread
 
 
 def filled(text: str) -> str:

@@ -230,6 +230,9 @@ def test_a_signal_to_the_parent_stops_its_workers_which_give_their_runs_back(tmp
         (["script", "lt-main", "--processes", "4", "--gpus", "2"], "need a GPU each, and a task has --gpus 2"),
         (["script", "lt-main", "--store", "s.sqlite"], "is a file for one machine"),
         (["figure", "trade-off", "--output", "x.bmp"], "must end in .png, .svg, .pdf"),
+        (["status", "--store", "none.sqlite"], "there is no result store at none.sqlite"),
+        (["table", "lt-main", "--no-empty"], "lt-main has no such results yet: `spectail experiment run lt-main`"),
+        (["run", "lt-main", "--root", "cifar=/data"], "there is no data set 'cifar'; near it are cifar10"),
         (["figure", "trade-off", "--output", "x.png"], "there is nothing to draw"),
     ],
 )

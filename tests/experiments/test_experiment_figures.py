@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
 from spectail.experiments.cells import Cell
-from spectail.experiments.figures import confusions, sweeps, trade_off
+from spectail.experiments.figures import confusions, diagnostics, sweeps, trade_off
 from spectail.experiments.tables import Figure, Row
 
 
@@ -65,6 +67,24 @@ def test_a_panel_for_each_setting_of_a_sweep():
     heights = [list(line.get_ydata()) for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
     assert [5.0, 10.0, 20.0] in heights  # in the order of the setting
     assert [2.0, 2.0, 2.0] in heights
+
+
+def test_one_panel_where_the_lowest_classes_say_nothing():
+    same = [row(label, overall=(40.0, 41.0), tail=(tail, tail), bottom_10pct=(0.0, 0.0), worst_test=(0.0, 0.0))
+            for label, tail in (("CE", 1.0), ("Balanced Softmax, tau 1", 2.0))]  # fmt: skip
+    assert len(trade_off(same).axes) == 1
+
+
+def test_diagnostics_are_lines_over_epochs(tmp_path):
+    for seed, gaps in enumerate(([4.0, 2.0, 1.0], [2.0, 2.0, 3.0])):
+        (tmp_path / str(seed)).mkdir()
+        lines = [json.dumps({"epoch": epoch, "cm_gap": gap}) for epoch, gap in enumerate(gaps)]
+        (tmp_path / str(seed) / "metrics.jsonl").write_text("\n".join(lines))
+    (axes,) = diagnostics({"CAR": [tmp_path / "0", tmp_path / "1"]}).axes
+    assert [3.0, 2.0, 2.0] in [list(line.get_ydata()) for line in axes.lines]
+    (tmp_path / "1" / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match="no finished run logged"):
+        diagnostics({"CE": [tmp_path / "1"]})
 
 
 def test_nothing_to_draw_is_a_sentence():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spectail.experiments.cells import Cell
-from spectail.experiments.frontier import reachable, with_gains
+from spectail.experiments.frontier import level, reachable, with_gains
 from spectail.experiments.grids import CURVES, REFERENCE
 from spectail.experiments.tables import Figure, Row
 
@@ -23,37 +23,49 @@ def row(label, points, seeds=None):
     return Row(cell, "quick", seeds, figures, "model", 12, ())
 
 
-def slow_reachable(points, x):
-    """Walk along the line in small steps, and keep the best of what is far enough right."""
-    points = sorted(points)
-    best = None
+def walk(points):
+    """Every place on the line, in small steps."""
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         for share in np.linspace(0, 1, 4001):
-            place = x0 + share * (x1 - x0)
-            if place >= x - 1e-9:
-                y = y0 + share * (y1 - y0)
-                best = y if best is None else max(best, y)
-    return best
+            yield x0 + share * (x1 - x0), y0 + share * (y1 - y0)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_reachable_is_the_best_point_at_or_right_of_x(seed):
+def test_heights_are_those_of_a_walk_along_the_line(seed):
+    """The line goes to and fro, as the tail does when tau is too large."""
     generator = np.random.default_rng(seed)
     points = [tuple(point) for point in generator.uniform(0, 60, (6, 2))]
     for x in generator.uniform(-5, 65, 6):
-        fast, slow = reachable(points, x), slow_reachable(points, x)
-        assert (fast is None) == (slow is None)
-        if fast is not None:
-            assert fast == pytest.approx(slow, abs=0.05)
+        right = [y for place, y in walk(points) if place >= x - 1e-9]
+        here = [y for place, y in walk(points) if abs(place - x) < 0.02]
+        for found, expected in ((reachable(points, x), right), (level(points, x), here)):
+            assert (found is None) == (not expected)
+            if expected:
+                assert found == pytest.approx(max(expected), abs=0.5)
 
 
 def test_gains_are_paired_by_seed():
     line = [row(f"{REFERENCE} 0", [(10.0, 40.0), (0.0, 30.0)]), row(f"{REFERENCE} 1", [(30.0, 50.0), (20.0, 40.0)])]
     own = row("CAR class-wise, alpha 2", [(20.0, 52.0), (10.0, 38.0)])
-    found = {entry.cell.label: entry.figures[-1] for entry in with_gains([*line, own])}
-    assert found["CAR class-wise, alpha 2"].metric == "above_tail"
-    assert found["CAR class-wise, alpha 2"].values == (2.0, -2.0)  # the line's best with that tail or more: 50, 40
-    assert found[f"{REFERENCE} 0"].values == ()  # the line does not compete with itself
+    found = {entry.cell.label: entry.figures[-2:] for entry in with_gains([*reversed(line), own])}
+    same, best = found["CAR class-wise, alpha 2"]
+    assert (same.metric, best.metric) == ("gain_same_tail", "gain_best_tail")
+    assert same.values == (7.0, 3.0)  # the line is at 45 and 35 there
+    assert best.values == (2.0, -2.0)  # its best with that tail or more is 50 and 40
+    assert found[f"{REFERENCE} 0"][0].values == ()  # the line does not compete with itself
+
+
+def test_a_point_of_the_line_is_not_above_it():
+    line = [row(f"{REFERENCE} {tau}", [(10.0 * tau, 40.0 + tau)]) for tau in (0, 1, 2)]
+    (*_, own) = with_gains([*line, row("CAR, alpha 0", [(0.0, 40.0)])])
+    assert [figure.values for figure in own.figures[-2:]] == [(0.0,), (-2.0,)]
+
+
+def test_the_line_begins_with_cross_entropy():
+    """It is Balanced Softmax with tau 0."""
+    line = [row(f"{REFERENCE} 1", [(20.0, 50.0)]), row("CE", [(0.0, 40.0)])]
+    (*_, own) = with_gains([*line, row("CAR, alpha 5", [(10.0, 46.0)])])
+    assert [figure.values for figure in own.figures[-2:]] == [(1.0,), (-4.0,)]
 
 
 def test_a_point_beyond_the_line_has_no_gain():
@@ -79,7 +91,7 @@ def test_a_row_is_compared_with_the_line_of_its_own_data():
 
 
 def test_no_line_no_gain():
-    rows = [row("CE", [(10.0, 40.0)]), row(f"{REFERENCE} 1", [(10.0, 40.0)])]
+    rows = [row("CE", [(10.0, 40.0)]), row("CAR, alpha 5", [(10.0, 40.0)])]
     assert with_gains(rows) == rows
     assert REFERENCE in CURVES
 

@@ -3,17 +3,20 @@
 import csv
 import io
 import statistics
+from pathlib import Path
 
 import pytest
 
 from spectail.experiments.catalog import EXPERIMENTS, find_experiment
 from spectail.experiments.cost import AROUND, HEAD_STEP, StepTimes, estimate, learn, training_images
 from spectail.experiments.planning import Slice, by_name, make_plan, outside
+from spectail.experiments.published import value_of
 from spectail.experiments.runs import _bare, code_version
-from spectail.experiments.scales import Overrides
+from spectail.experiments.scales import BATCH, Overrides
 from spectail.experiments.store import Record
 from spectail.experiments.tables import as_csv, as_table, from_csv, layout, make_rows
-from spectail.report.text_table import Table
+from spectail.report.text_table import Table, to_latex
+from spectail.training.config_io import preset
 
 WGR = find_experiment("wgr-lt")
 
@@ -61,15 +64,39 @@ def test_the_name_of_a_run_is_everything_that_decides_it(tmp_path):
     moved.write_bytes(b"weights")
     other = tmp_path / "c.safetensors"
     other.write_bytes(b"other weights")
-    a, b, c = (plan_of(method=("CAR",), changes=Overrides(init=path)).runs[0] for path in (weights, moved, other))
+    a, b, c = (plan_of("lt-pretrained", method=("CAR",), changes=Overrides(init=path)).runs[0]
+               for path in (weights, moved, other))  # fmt: skip
     assert a.name == b.name != c.name
     assert a.key("x", "1") != a.key("y", "1") != a.key("y", "2")
 
 
 def test_weights_that_are_not_there_are_a_sentence(tmp_path):
-    run = plan_of(changes=Overrides(init=tmp_path / "none")).runs[0]
     with pytest.raises(ValueError, match="the weights .*none cannot be read"):
-        _ = run.name
+        plan_of("lt-pretrained", changes=Overrides(init=tmp_path / "none"))
+
+
+def test_weights_are_for_cells_that_start_from_some():
+    scratch = plan_of(changes=Overrides(init=Path("w.safetensors")))
+    assert not scratch.runs
+    assert set(scratch.refused.values()) == {"it trains from scratch, and --init gives weights"}
+
+
+def test_what_changes_nothing_is_the_same_run():
+    usual = plan_of(method=("CAR",), scale="paper")
+    same = plan_of(method=("CAR",), scale="paper", changes=Overrides(batch_size=128, data_seed=0, epochs=200))
+    assert [run.name for run in same.runs] == [run.name for run in usual.runs]
+    assert same.label(same.cells[0]) == "paper"
+    for name in ("scratch", "finetune", "probe", "demo"):
+        assert preset(name).optim.batch_size == BATCH.get(name, 128)
+
+
+def test_a_table_of_backbones_is_refused_where_all_would_be_one_model():
+    table = plan_of("backbone", seeds=(0,))
+    assert not table.runs
+    assert all(reason.startswith("it would be the same run for 5 backbones, of resnet20")
+               for reason in table.refused.values())  # fmt: skip
+    assert len(plan_of("backbone", seeds=(0,), backbone=("resnet",)).runs) == len(table.cells) // 5
+    assert len(plan_of("backbone", "short", (0,)).runs) == len(table.cells)
 
 
 def test_comments_do_not_change_the_version_of_the_code():
@@ -104,6 +131,10 @@ def test_a_table_has_the_mean_and_the_published_number():
     (read,) = from_csv(as_csv(plan, rows))
     assert (read.cell.label, read.seeds, read.figures) == (row.cell.label, row.seeds, row.figures)
     assert as_table(plan, [read]).rows == table.rows
+    written = value_of(row.cell.place, "worst_test")
+    assert str(written) in table.rows[0]  # with the digits that the paper prints
+    assert "a: ResNet-20 at 32 x 32 instead of" in table.notes
+    assert to_latex(table).splitlines()[-2].startswith(r"\multicolumn{12}{l}{\footnotesize a: ResNet-20 at 32")
 
 
 def test_results_of_other_images_code_or_state_never_stand_in_a_row():
@@ -167,6 +198,7 @@ def test_all_experiments_can_be_sliced():
         ("wgr-lt", "paper", {}, "paper"),
         ("wgr-lt", "paper", {"epochs": 1}, "paper, changed"),
         ("wgr-lt", "paper", {"epochs": 200}, "paper"),  # what the paper does
+        ("wgr-lt", "paper", {"batch_size": 128}, "paper"),
         ("wgr-lt", "short", {"model": "resnet20"}, "short, changed"),
         ("wgr-lt", "paper", {"batch_size": 8}, "paper, changed"),
         ("combinations", "paper", {}, "paper, own set"),
@@ -181,6 +213,8 @@ def test_a_number_is_called_by_its_scale_only_where_it_is_of_that_scale(name, sc
     table = as_table(plan, rows)
     assert f"Scale {label};" in table.title
     assert all(line["scale"] == label for line in csv.DictReader(io.StringIO(as_csv(plan, rows))))
+    if name == "combinations":  # nothing is published beside it
+        assert {row[table.header.index("scale")] for row in table.rows} == {label}
     if name == "wgr-lt":
         assert f"worst test ({label})" in table.header
         assert label == "paper" or "worst test (paper)" not in table.header
@@ -255,11 +289,12 @@ def test_features_are_paid_for_once_and_heads_learn_from_finished_runs(tmp_path)
     images = training_images({"dataset": "cifar100-lt", "imbalance": 100.0})
     rough = images * 12 * HEAD_STEP + AROUND
     unknown = estimate(plan.runs, times)
-    assert unknown.unknown == 1  # the one that computes the features
-    assert unknown.total == pytest.approx(3 * rough)
+    assert (unknown.unknown, unknown.passes) == (0, 1)
+    assert unknown.total == pytest.approx(4 * rough)
+    assert unknown.words.endswith(" + features, not measured")
     times.known["vit_small_patch16_224 224"] = 0.3
     whole = estimate(plan.runs, times)
-    assert whole.unknown == 0
+    assert (whole.unknown, whole.passes) == (0, 0)
     assert whole.total == pytest.approx(4 * rough + (images + 10_000) * 0.3 / 3)
     done = [run for run in plan.runs if run.seed == 0]
     seconds = {"ce": 50.0, "focal": 7.0}

@@ -45,7 +45,7 @@ USAGE = """usage: spectail experiment ACTION [NAME] [options]
   run       train what is missing
   status    what is done, running, failed, and why
   table     our numbers beside the published ones
-  figure    trade-off curves, bars of the worst class, confusions, sweeps, as a picture
+  figure    trade-off curves, bars of the worst class, confusions, sweeps, diagnostics, as a picture
   script    a Slurm array of workers on one store
 
 spectail experiment ACTION --help shows the options of an action.
@@ -111,6 +111,8 @@ def _plan(arguments: list[str]) -> None:
     time = f", about {in_words(whole.total)} one after another" if whole.total else ""
     if whole.unknown:
         time += f"; {whole.unknown:,} {'has' if whole.unknown == 1 else 'have'} no measured step time: add --measure"
+    elif whole.passes:
+        time += "; computing features comes on top and was not measured: add --measure"
     console.print(f"{len(whole.seconds):,} different runs to do (experiments share some){time}.", soft_wrap=True)
 
 
@@ -132,14 +134,14 @@ def _run(arguments: list[str]) -> None:
 
     runs = in_order({run.name: run for plan in plans for run in plan.runs}.values())
     way = Way(asked.folder, asked.roots(), asked.device, asked.loaders, asked.processes, asked.keep, asked.retry,
-              asked.lease, asked.threads)  # fmt: skip
+              asked.lease, asked.threads, asked.wait)  # fmt: skip
     way.check()  # before a store is made
     store = open_store(asked.store)
     worker = Worker(store, way, lambda text: console.print(text, soft_wrap=True))
     try:
         tally = worker.work(runs)
-    except Interrupted as message:
-        console.print(f"spectail experiment: {message}", soft_wrap=True)
+    except (Interrupted, KeyboardInterrupt):
+        console.print("spectail experiment: stopped; the same command goes on.", soft_wrap=True)
         raise SystemExit(130) from None
     finally:
         store.close()
@@ -149,10 +151,14 @@ def _run(arguments: list[str]) -> None:
         _print_tables(plans, asked.records(), console)
     console.print(f"{tally.done} runs trained, {tally.kept} were done, {tally.busy} are with other workers, "
                   f"{tally.failed} failed, {tally.left} left out", soft_wrap=True)  # fmt: skip
-    problems = [f"{tally.left} runs were left out, since their data cannot be used (see above)"] if tally.left else []
+    problems = (
+        [f"{tally.left} runs were left out, since their data or weights cannot be used (see above)"]
+        if tally.left
+        else []
+    )
     if tally.failed:
-        problems.append(f"{tally.failed} runs failed: `spectail experiment status{given(asked.store)}` says why, and "
-                        "--retry tries again")  # fmt: skip
+        several, where = "s" * (tally.failed > 1), f"`spectail experiment status{given(asked.store)}`"
+        problems.append(f"{tally.failed} run{several} failed: {where} says why, and --retry tries again")
     if problems:
         raise ValueError("; ".join(problems) + ".")
 
@@ -186,7 +192,7 @@ def _print_tables(plans: list[Plan], records: list[Record], console: Console) ->
 
 def _status(arguments: list[str]) -> None:
     asked = tyro.cli(StatusAction, prog="spectail experiment status", args=to_look(arguments, StatusAction))
-    every, plans, console, any_code = asked.records(), asked.plans(), make_console(), asked.code == "any"
+    every, plans, console, any_code = asked.records(needed=True), asked.plans(), make_console(), asked.code == "any"
     found = by_name(every, any_code=any_code)
     table = RichTable("experiment", "runs", "done", "running", "lost", "failed", "missing")
     failed: dict[str, Record] = {}
@@ -228,10 +234,13 @@ def _order(status: str) -> int:
 
 def _table(arguments: list[str]) -> None:
     asked = tyro.cli(TableAction, prog="spectail experiment table", args=to_look(arguments, TableAction))
-    records, console, texts = asked.records(), make_console(), []
+    records, console, texts, shown = asked.records(needed=True), make_console(), [], False
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
         rows = with_gains(rows if asked.empty else [row for row in rows if row.seeds])
+        if not rows:
+            continue
+        shown = True
         table = as_table(plan, rows)
         write = {"markdown": to_markdown, "latex": to_latex}.get(asked.format)
         if asked.format == "text" and asked.output is None:
@@ -241,6 +250,8 @@ def _table(arguments: list[str]) -> None:
         for remark in remarks:
             make_console(stderr=True).print(remark, soft_wrap=True)
     _say_other_code(records, asked.code == "any")
+    if not shown:
+        raise ValueError(f"{asked.name} has no such results yet: `spectail experiment run {asked.name}` makes them.")
     if asked.output is not None:
         from ..data.storage import whole_file  # noqa: PLC0415
 
@@ -256,11 +267,11 @@ def _figure(arguments: list[str]) -> None:
     (plan, *others) = asked.plans()
     if others:
         raise ValueError("a figure shows one experiment; name it.")
-    usual = {"trade-off": "trade-off", "selection": "trade-off", "sweeps": "sweeps", "figures": "worst"}
+    usual = {name: name for name in ("trade-off", "sweeps", "diagnostics")} | {"selection": "trade-off"}
     kind = usual.get(plan.experiment.name, "worst") if asked.kind == "auto" else asked.kind
     from ..experiments.draw import draw  # noqa: PLC0415 - matplotlib is slow to import
 
-    draw(plan, asked.records(), kind, asked.output, any_code=asked.code == "any")
+    draw(plan, asked.records(needed=True), kind, asked.output, any_code=asked.code == "any")
     make_console().print(f"figure in {asked.output}", soft_wrap=True)
 
 
@@ -287,8 +298,7 @@ def _elsewhere(missing: dict[str, str], absent: bool) -> str:
 
 def _show(console: Console, table: Table) -> None:
     """In several parts, one below the other, where the console is too narrow for all columns."""
-    title, _, notes = table.title.partition(" Notes: ")
-    console.print(title, style="bold")
+    console.print(table.title, style="bold")
     for part in layout(table, console.width):
         shown = RichTable()
         for place, width in part:
@@ -297,5 +307,5 @@ def _show(console: Console, table: Table) -> None:
         for row in table.rows:
             shown.add_row(*(row[place] for place, _ in part))
         console.print(shown)
-    for note in notes.split("; ") if notes else ():
+    for note in table.notes.split("; ") if table.notes else ():
         console.print(f"  {note}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
 from dataclasses import dataclass, field, fields
@@ -11,10 +12,12 @@ from typing import Literal
 import tyro
 
 from ..experiments.catalog import EXPERIMENTS, find_experiment
+from ..experiments.cost import NATURAL, SIZES
 from ..experiments.planning import Plan, Slice, make_plan
 from ..experiments.scales import Overrides, Scale
 from ..experiments.store import Record, open_store
 
+DATA_SETS = sorted({*SIZES, *NATURAL})
 STORE = "runs/experiments.sqlite"
 
 
@@ -46,11 +49,13 @@ class Choice:
             chosen = [(experiment, self.cells.of(experiment))]
         return [make_plan(one, cells, self.scale, sorted(self.seeds), self.changes) for one, cells in chosen]
 
-    def records(self) -> list[Record]:
-        """What the store holds; nothing if there is none yet."""
+    def records(self, *, needed: bool = False) -> list[Record]:
+        """What the store holds; nothing if there is none yet. One that is ``needed`` and was named must be there."""
         try:
             store = open_store(self.store, create=False)
         except FileNotFoundError:
+            if needed and self.store != STORE:
+                raise
             return []
         try:
             return list(store.records().values())
@@ -93,6 +98,8 @@ class RunAction(Choice):
     """Try failed runs again."""
     lease: float = 120.0
     """Seconds after which a worker that gives no sign is taken for dead."""
+    wait: bool = True
+    """Stay until the runs of other workers have ended, to take over those of dead ones."""
 
     def check(self) -> None:
         for name, least in (("workers", 1), ("threads", 0), ("processes", 1), ("loaders", 0)):
@@ -105,7 +112,11 @@ class RunAction(Choice):
         found = {}
         for text in self.root:
             name, mark, path = text.partition("=")
-            found[name if mark else ""] = Path(path if mark else text).expanduser()
+            if mark and name not in DATA_SETS and "/" not in name:
+                close = difflib.get_close_matches(name, DATA_SETS, n=2) or DATA_SETS
+                raise ValueError(f"--root {text}: there is no data set {name!r}; near it are {', '.join(close)}.")
+            named = name in DATA_SETS and bool(mark)
+            found[name if named else ""] = Path(path if named else text).expanduser()
         return found
 
 
@@ -126,7 +137,7 @@ class TableAction(Choice):
 class FigureAction(Choice):
     """A picture of finished runs."""
 
-    kind: Literal["auto", "trade-off", "worst", "confusion", "sweeps"] = "auto"
+    kind: Literal["auto", "trade-off", "worst", "confusion", "sweeps", "diagnostics"] = "auto"
     """auto: what the experiment is for."""
     output: Path = Path("figure.png")
     """A .png, .svg or .pdf file."""
@@ -193,13 +204,15 @@ def to_look(arguments: list[str], action: type[Choice]) -> list[str]:
     """The arguments of a run, for an action that only looks: what says how to run is left out, and named.
 
     Example:
-        >>> to_look(["lt-main", "--root", "a", "b", "--retry", "--scale", "paper"], StatusAction)
+        >>> to_look(["--root", "a", "b", "lt-main", "--retry", "--scale", "paper"], StatusAction)
         ['lt-main', '--scale', 'paper']
     """
     for_runs = {each.name for each in fields(RunAction)} - {each.name for each in fields(action)}
     kept, left, leaving = [], [], False
     for word in once(arguments):
-        if word.startswith("--"):
+        if word in EXPERIMENTS or word == "all":  # the name of the experiment may stand anywhere
+            leaving = False
+        elif word.startswith("--"):
             leaving = _name(word).removeprefix("--").removeprefix("no-") in for_runs
             left += [_name(word)] * leaving
         if not leaving:

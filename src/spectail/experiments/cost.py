@@ -69,8 +69,8 @@ class StepTimes:
         self.features: set[FeatureSet] = set()
         """Features that are there: some run has used them."""
 
-    def measure(self, model: str, pixels: int, device: str, *, batch: int = 8, steps: int = 2) -> float:
-        """Time of plain training steps, one for warm-up not counted."""
+    def measure(self, model: str, pixels: int, device: str, *, batch: int = 8, steps: int = 4) -> float:
+        """Time of plain training steps, one for warm-up not counted: the shortest, since others may use the machine."""
         check_device(device)
         import torch  # noqa: PLC0415
 
@@ -80,15 +80,15 @@ class StepTimes:
         network, _ = build_model(ModelConfig(model=model, img_size=pixels), 100)
         network.to(device).train()
         images, labels = torch.randn(batch, 3, pixels, pixels, device=device), torch.arange(batch, device=device) % 100
-        begin = 0.0
-        for step in range(steps + 1):
-            if step == 1:
-                begin = time.perf_counter()
+        taken = []
+        for _ in range(steps + 1):
+            begin = time.perf_counter()
             torch.nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
             network.zero_grad()
-        if device != "cpu":
-            torch.accelerator.synchronize()
-        seconds = (time.perf_counter() - begin) / (steps * batch)
+            if device != "cpu":
+                torch.accelerator.synchronize()
+            taken.append(time.perf_counter() - begin)
+        seconds = min(taken[1:]) / batch
         self.known[name_of(model, pixels)] = seconds
         write_json(self.path, self.known)
         return seconds
@@ -145,6 +145,8 @@ class Estimate:
 
     seconds: dict[str, float | None]
     """By the name of a run; None where nothing was measured. The first run on new features pays for them."""
+    passes: int = 0
+    """Sets of features to compute whose time is not known."""
 
     @property
     def total(self) -> float:
@@ -158,7 +160,8 @@ class Estimate:
     def words(self) -> str:
         if not self.seconds or self.unknown == len(self.seconds):
             return "not measured" if self.seconds else "-"
-        return in_words(self.total) + (f" + {self.unknown} not measured" if self.unknown else "")
+        words = in_words(self.total) + (f" + {self.unknown} not measured" if self.unknown else "")
+        return words + (" + features, not measured" if self.passes else "")
 
 
 def estimate(runs: Sequence[Run], times: StepTimes) -> Estimate:
@@ -169,10 +172,13 @@ def estimate(runs: Sequence[Run], times: StepTimes) -> Estimate:
         if features is not None and features not in times.features:
             new.setdefault(features, []).append(run)
     seconds = {run.name: run_seconds(run, times) for run in runs}
+    passes = 0
     for readers in new.values():
         alone, before = seconds[readers[0].name], feature_seconds(readers, times.of(readers[0]))
-        seconds[readers[0].name] = None if alone is None or before is None else alone + before
-    return Estimate(seconds)
+        passes += before is None
+        if alone is not None and before is not None:
+            seconds[readers[0].name] = alone + before
+    return Estimate(seconds, passes)
 
 
 def learn(times: StepTimes, plan: Plan, records: Iterable[Record]) -> None:
@@ -208,5 +214,6 @@ def in_words(seconds: float) -> str:
         ('2 minutes', '2.0 hours', '4.6 days')
     """
     if seconds < 3600:
-        return f"{max(1, round(seconds / 60))} minutes"
+        minutes = max(1, round(seconds / 60))
+        return f"{minutes} minute{'s' * (minutes > 1)}"
     return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

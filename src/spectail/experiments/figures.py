@@ -1,7 +1,8 @@
-"""Figures of experiments: trade-off curves, bars of the worst class, confusion matrices of ten classes, sweeps."""
+"""Figures of experiments: trade-off curves, worst classes, confusions of ten classes, sweeps, CAR's diagnostics."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from ..data.storage import whole_file
 from ..report.analysis import Analysis, analyse
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from ..report.prediction_files import read_predictions
-from .grids import CURVES
-from .tables import Row
+from .grids import CURVES, DIAGNOSTICS
+from .tables import TITLES, Row
 
 FORMATS = (".png", ".svg", ".pdf")
 GREEN, PALE = "#2f7d4f", "#c2a15a"
@@ -53,7 +54,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
                 if name.endswith("tail") or len({_mean(row, name)[0] for row in known}) > 1}  # fmt: skip
     floor, below = _floor(known, whole)
     figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
-    for axes, (measure, words) in zip(figure.subplots(1, len(measures), sharey=True), measures.items(), strict=True):
+    panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+    for axes, (measure, words) in zip(panels, measures.items(), strict=True):
         for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
             points = [row for row in known if row.cell.label.rpartition(" ")[0] == name]
             _line(axes, points, (measure, whole), name.rpartition(",")[0], line.setting, colour, marker)
@@ -177,6 +179,40 @@ def worst_bars(rows: Sequence[Row], title: str = "") -> Figure:
     if title:
         axes.set_title(title, fontsize=9)
     return figure
+
+
+@styled
+def diagnostics(folders: Mapping[str, Sequence[Path]], title: str = "") -> Figure:
+    """What CAR logged about itself, epoch by epoch: a line for each method, thin ones for its runs."""
+    logs = {label: [_logged(folder) for folder in runs] for label, runs in folders.items()}
+    measures = [name for name in DIAGNOSTICS if any(name in log for runs in logs.values() for log in runs)]
+    if not measures:
+        raise ValueError("there is nothing to draw: no finished run logged its diagnostics. Run `diagnostics` first.")
+    figure = Figure(figsize=(4.0 * len(measures), 3.6), layout="constrained")
+    for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
+        for (label, runs), colour in zip(logs.items(), COLOURS, strict=False):
+            lines = [log[measure] for log in runs if measure in log]
+            for line in lines if len(lines) > 1 else ():
+                axes.plot(range(1, len(line) + 1), line, color=colour, linewidth=0.5, alpha=0.5)
+            if lines:
+                mean = np.mean([line[: min(map(len, lines))] for line in lines], axis=0)
+                axes.plot(range(1, len(mean) + 1), mean, color=colour, marker=".", label=label)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(TITLES[measure])
+        axes.set_ylim(bottom=0)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _logged(folder: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        for name, value in json.loads(line).items():
+            if name in DIAGNOSTICS:
+                found.setdefault(name, []).append(value)
+    return found
 
 
 @styled

@@ -1,4 +1,8 @@
-"""Does a method move the trade-off curve? How far its points lie above what one tuned number reaches anyway."""
+"""Does a method move the trade-off curve? How far its points lie above what one tuned number reaches anyway.
+
+Two questions, two figures for each point. At the *same* tail accuracy: does it lie above the line of Balanced Softmax?
+And since a line bends down at both ends: is it above the *best* point of that line whose tail is no worse?
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,19 @@ from .tables import Figure, Row
 
 MEASURES = {"tail": "overall", "bottom_10pct": "overall", "val_tail": "val_balanced",
             "val_bottom_10pct": "val_balanced"}  # fmt: skip
-"""What must not be given up, and what is compared where it is equal."""
+"""What must not be given up, and what is compared then."""
+Point = tuple[float, float]
 
 
 def with_gains(rows: Sequence[Row]) -> list[Row]:
-    """Rows with two more figures each: overall accuracy above the reference line of the same data at equal tail
-    accuracy, and at equal accuracy of the lowest tenth of the classes. Without anything to compare, rows stay as
-    they are."""
+    """Rows with four more figures each: overall accuracy above the reference line of the same data, at the same tail
+    accuracy and at that or more, and both for the lowest tenth of the classes. Without anything to compare, rows stay
+    as they are."""
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.cell.label.rpartition(" ")[0] == REFERENCE and row.seeds:
+        if _value(row) is not None and row.seeds:
             lines.setdefault(_place(row), []).append(row)
-    lines = {place: line for place, line in lines.items() if len(line) > 1}
+    lines = {place: sorted(line, key=lambda row: _value(row) or 0.0) for place, line in lines.items() if len(line) > 1}
     compared = [row for row in rows if _place(row) in lines and row not in lines[_place(row)]]
     if not compared:
         return list(rows)
@@ -30,7 +35,8 @@ def with_gains(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         own = {figure.metric for figure in row.figures}
         line = lines[_place(row)] if row in compared else []
-        gains = [gain(row, line, kept, whole) for kept, whole in MEASURES.items() if {kept, whole} <= own]
+        gains = [gain(row, line, kept, whole, rule) for rule in RULES for kept, whole in MEASURES.items()
+                 if {kept, whole} <= own]  # fmt: skip
         found.append(replace(row, figures=(*row.figures, *gains)))
     return found
 
@@ -40,36 +46,57 @@ def _place(row: Row) -> tuple[object, ...]:
     return row.cell.setting, row.cell.dataset, row.cell.imbalance, row.cell.backbone
 
 
-def gain(row: Row, reference: Sequence[Row], kept: str, whole: str) -> Figure:
+def _value(row: Row) -> float | None:
+    """Where a point stands along the line of the reference, which begins with cross entropy; None for other points."""
+    name, _, value = row.cell.label.rpartition(" ")
+    if row.cell.label == "CE":
+        return 0.0
+    return float(value) if name == REFERENCE else None
+
+
+def gain(row: Row, reference: Sequence[Row], kept: str, whole: str, rule: str) -> Figure:
     """Seed by seed; seeds at which the reference reaches no such point are left out."""
     line = [points(other, kept, whole) for other in reference]
     values = []
     for seed, (x, y) in points(row, kept, whole).items():
-        best = reachable([found[seed] for found in line if seed in found], x)
-        if best is not None:
-            values.append(y - best)
-    return Figure(f"above_{kept}", tuple(values), None)
+        height = RULES[rule]([found[seed] for found in line if seed in found], x)
+        if height is not None:
+            values.append(y - height)
+    return Figure(f"gain_{rule}_{kept}", tuple(values), None)
 
 
-def reachable(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """The largest y that a line through the points has at x or further right; None where the line ends before x.
+def level(points: Sequence[Point], x: float) -> float | None:
+    """The y at x of a line through the points in their order, the larger where it bends back; None where there is none.
+
+    Example:
+        >>> line = [(0.0, 10.0), (10.0, 20.0), (20.0, 16.0)]
+        >>> level(line, 5.0), level(line, 15.0), level(line, 21.0)
+        (15.0, 18.0, None)
+    """
+    heights = [y for place, y in points if place == x]
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if min(x0, x1) < x < max(x0, x1):
+            heights.append(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+    return max(heights, default=None)
+
+
+def reachable(points: Sequence[Point], x: float) -> float | None:
+    """The largest y of that line at x or further right.
 
     Example:
         >>> line = [(0.0, 10.0), (10.0, 20.0), (20.0, 16.0)]
         >>> reachable(line, 5.0), reachable(line, 15.0), reachable(line, 21.0)
         (20.0, 18.0, None)
     """
-    ordered = sorted(points)
-    if not ordered or x > ordered[-1][0]:
-        return None
-    best = max(value for place, value in ordered if place >= x)
-    for (x0, y0), (x1, y1) in itertools.pairwise(ordered):
-        if x0 <= x <= x1 and x0 < x1:
-            best = max(best, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
-    return best
+    here = level(points, x)
+    further = [y for place, y in points if place >= x]
+    return max(further if here is None else [*further, here], default=None)
 
 
-def points(row: Row, kept: str, whole: str) -> dict[int, tuple[float, float]]:
+RULES = {"same": level, "best": reachable}
+
+
+def points(row: Row, kept: str, whole: str) -> dict[int, Point]:
     """Where each seed of a row lies."""
     x, y = (next(figure.values for figure in row.figures if figure.metric == name) for name in (kept, whole))
     if not len(row.seeds) == len(x) == len(y):  # a figure is missing for some seed, and nobody knows which

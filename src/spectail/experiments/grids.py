@@ -11,6 +11,7 @@ from .cells import METHODS, Cell, Setting
 
 GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
 WORST = ("worst_train", "worst_test", "worst_ratio", "overall")
+DIAGNOSTICS = ("cm_gap", "cm_gap_relative", "car_gradient_norm")
 RIVALS = tuple(label for label in METHODS if label != "CAR")
 PLAIN = {
     "Balanced Softmax": "balanced-softmax", "Logit adjustment": "logit-adjustment", "tau-normalisation": "tau-norm",
@@ -205,7 +206,9 @@ OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
     "worst-class": Grid("The same runs: worst class in training and test, and their ratio", combinations, WORST),
     "ablations": Grid("CAR without its parts, and with other ones", ablations),
-    "diagnostics": Grid("What CAR's history and gradient do during training", diagnostics),
+    "diagnostics": Grid(
+        "What CAR's history and gradient do during training", diagnostics, ("overall", "tail", *DIAGNOSTICS)
+    ),
     "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),
     "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),

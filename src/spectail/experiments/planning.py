@@ -26,6 +26,7 @@ class Slice:
     """Labels or names, with wildcards: ``"CAR*"``, ``cmo``."""
     backbone: tuple[str, ...] = ()
     imbalance: tuple[float, ...] = ()
+    """Imbalance factors; 0 for data that are long-tailed by nature."""
     setting: tuple[str, ...] = ()
 
     def of(self, experiment: Experiment) -> list[Cell]:
@@ -54,7 +55,7 @@ class Slice:
             ("setting", self.setting, lambda cell: (cell.setting,)),
             ("method", self.method, lambda cell: (cell.label, cell.method)),
             ("imbalance", tuple(f"{factor:g}" for factor in self.imbalance),
-             lambda cell: (f"{cell.imbalance or 0:g}",)),
+             lambda cell: (f"{cell.imbalance or 0:g}",)),  # 0: long-tailed by nature
         ]  # fmt: skip
 
     def _matching(self, cells: Iterable[Cell]) -> list[Cell]:
@@ -105,12 +106,20 @@ def make_plan(
     experiment: Experiment, cells: Sequence[Cell], scale: Scale, seeds: Sequence[int], overrides: Overrides
 ) -> Plan:
     runs, refused = [], {}
+    backbones: dict[str, set[str]] = {}
     for cell in cells:
         at_scale = sized(cell, scale, overrides)
         if at_scale.refused is not None:
             refused[cell] = at_scale.refused
-        else:
-            runs += [Run(cell, scale, at_scale, seed) for seed in seeds]
+            continue
+        of_cell = [Run(cell, scale, at_scale, seed) for seed in seeds]
+        runs += of_cell
+        backbones.setdefault(of_cell[0].name, set()).add(cell.backbone)
+    for run in runs:
+        if len(backbones.get(run.name, ())) > 1:
+            refused[run.cell] = (f"it would be the same run for {len(backbones[run.name])} backbones, of "
+                                 f"{run.sized.model}; choose one with --backbone, or a larger --scale")  # fmt: skip
+    runs = [run for run in runs if run.cell not in refused]
     return Plan(experiment, scale, list(cells), runs, refused, overrides)
 
 

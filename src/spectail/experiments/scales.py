@@ -10,7 +10,8 @@ from .cells import Cell, merged, method_settings, nested
 
 Scale = Literal["quick", "short", "paper"]
 SCALES: dict[str, str] = {
-    "quick": "minutes on a CPU: from scratch a ResNet-20 for 12 epochs; fine-tuning becomes a head on frozen features",
+    "quick": "from scratch a ResNet-20 for 12 epochs, instead of fine-tuning a head on frozen features; seconds to half"
+    " an hour a run on a CPU for CIFAR and glyphs-lt, days for large data sets",
     "short": "the paper's models for a tenth of its epochs; small images at their own size",
     "paper": "the paper's models and epochs",
 }
@@ -23,9 +24,15 @@ BACKBONES = {
     "swin": "swin_tiny_patch4_window7_224",
 }
 OUR_SIZES = {"resnet": "ResNet-50 (the paper names no size)", "swin": "Swin-Tiny (the paper names no size)"}
+OUR_DECAY = {
+    "scratch": "weight decay 5e-3, that of WB (the paper names no number)",
+    "pretrained": "cosine schedule and weight decay 0.05 (the paper names none)",
+}
 SMALL_IMAGES = {"cifar100-lt": (32, 4), "cifar10-lt": (32, 4), "tiny-imagenet-lt": (64, 8)}
 """Own size of the images, and the patches that leave a ViT 64 of them."""
 EPOCHS = {"scratch": 200, "pretrained": 100}
+BATCH = {"demo": 64}
+"""Images in a batch by preset, where they are not 128."""
 LONGER = {("scratch", "inat2018"): 300}
 NEED_IMAGES = frozenset({"bbn", "cmo", "concutmix"})
 """Methods that cannot work on stored features."""
@@ -85,6 +92,8 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
         found = replace(found, notes=(*found.notes, f"{found.epochs} epoch{'s' * (found.epochs > 1)}"))
     elif found.epochs != whole:
         found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
+    if overrides.init is not None and cell.setting == "scratch":
+        found = replace(found, refused="it trains from scratch, and --init gives weights")
     if found.probe and method in NEED_IMAGES:
         found = replace(found, refused=f"{method} works on images, and this scale trains a head on stored features")
     return found
@@ -125,6 +134,7 @@ def _paper(cell: Cell, scale: Scale) -> Sized:
     base: dict[str, Any] = {"preset": "scratch" if cell.setting == "scratch" else "finetune",
                             "model": {"model": model}, "optim": {"epochs": epochs}}  # fmt: skip
     notes = [OUR_SIZES[cell.backbone]] if cell.backbone in OUR_SIZES else []
+    notes.append(OUR_DECAY[cell.setting])
     pixels, small = 224, SMALL_IMAGES.get(cell.dataset)
     if cell.setting == "scratch" and small is not None:
         if scale == "short" and model.startswith("vit"):
@@ -132,7 +142,8 @@ def _paper(cell: Cell, scale: Scale) -> Sized:
             base["model"] |= {"img_size": pixels, "patch_size": patch}
             notes.append(f"{pixels} x {pixels} pixels with patches of {patch}")
         else:
-            base["transform"] = "vit-224"  # the paper is silent; the authors' script resizes everything
+            base["transform"] = "vit-224"
+            notes.append("224 x 224 pixels, as in the authors' script (the paper names no size)")
     return Sized(base, {}, tuple(notes), model, pixels, epochs, False)
 
 
@@ -144,6 +155,7 @@ def _changed(found: Sized, overrides: Overrides, notes: list[str]) -> Sized:
         found = replace(found, model=overrides.model)
     if overrides.init is not None:
         base = merged(base, {"model": {"init": str(overrides.init), "pretrained": False}})
+        notes.append(f"starts from {overrides.init.name}")
     if overrides.epochs is not None and overrides.epochs != found.epochs:
         base = merged(base, {"optim": {"epochs": overrides.epochs}})
         found = replace(found, epochs=overrides.epochs)
@@ -151,10 +163,10 @@ def _changed(found: Sized, overrides: Overrides, notes: list[str]) -> Sized:
         base = merged(base, {"model": {"img_size": overrides.img_size}})
         notes.append(f"{overrides.img_size} x {overrides.img_size} pixels instead of {found.pixels}")
         found = replace(found, pixels=overrides.img_size)
-    if overrides.batch_size is not None:
+    if overrides.batch_size is not None and overrides.batch_size != BATCH.get(base.get("preset", ""), 128):
         base = merged(base, {"optim": {"batch_size": overrides.batch_size}})
         notes.append(f"batch of {overrides.batch_size}")
-    if overrides.data_seed is not None:
+    if overrides.data_seed:  # 0 is what a cut has anyway
         own = merged(own, {"data": {"data_seed": overrides.data_seed}})
         notes.append(f"data seed {overrides.data_seed}")
     return replace(found, base=base, own=own, notes=tuple(notes))

@@ -17,9 +17,13 @@ from .published import value_of
 from .record import Record
 
 TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
-          "zero_classes": "classes at 0", "ece": "ECE", "above_tail": "above tau line, equal tail",
-          "above_bottom_10pct": "above tau line, equal lowest 10 %"}  # fmt: skip
-TITLES |= {f"above_val_{kept}": f"val {TITLES[f'above_{kept}']}" for kept in ("tail", "bottom_10pct")}
+          "zero_classes": "classes at 0", "ece": "ECE", "cm_gap": "CM gap", "cm_gap_relative": "CM gap, relative",
+          "car_gradient_norm": "gradient norm of CAR"}  # fmt: skip
+for _kept, _words in {"tail": "tail", "bottom_10pct": "lowest 10 %"}.items():
+    for _split in ("", "val_"):
+        _of = _split.replace("_", " ")
+        TITLES[f"gain_same_{_split}{_kept}"] = f"above tau line, same {_of}{_words}"
+        TITLES[f"gain_best_{_split}{_kept}"] = f"above best tau, {_of}{_words} no worse"
 COLUMNS = ("experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric", "mean",
            "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values", "code",
            "data")  # fmt: skip
@@ -137,8 +141,8 @@ def chosen_records(
 
 
 def as_table(plan: Plan, rows: list[Row]) -> Table:
-    """For terminal, Markdown and LaTeX. Where published numbers stand beside ours, ours are under the name of their
-    scale; where the rows differ in it, each row says its own."""
+    """For terminal, Markdown and LaTeX. Every number is under the name of its scale: in the heading where published
+    ones stand beside it, else in a column."""
     fixed = {name: len({getattr(row.cell, name) for row in rows}) == 1 for name in ("setting", "dataset", "imbalance",
                                                                                    "backbone")}  # fmt: skip
     notes = list(dict.fromkeys(note for row in rows for note in row.notes))
@@ -147,7 +151,8 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
     words = [name for name, same in fixed.items() if not same]
     metrics = [figure.metric for figure in rows[0].figures] if rows else list(plan.experiment.metrics)
     with_printed = [any(row.figures[place].published is not None for row in rows) for place in range(len(metrics))]
-    header = ["method", *words] + (["scale"] if len(scales) > 1 else [])
+    named = len(scales) > 1 or not any(with_printed)
+    header = ["method", *words] + ["scale"] * named
     for metric, printed in zip(metrics, with_printed, strict=True):
         title = TITLES.get(metric, metric.replace("val_", "val ").replace("_test", ""))
         ours = f"{title} ({scales[0]})" if len(scales) == 1 else f"{title}, ours"
@@ -156,15 +161,14 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
     lines = []
     for row in rows:
         line = [row.cell.label, *(_word(getattr(row.cell, name)) for name in words)]
-        line += [row.scale] if len(scales) > 1 else []
+        line += [row.scale] * named
         for figure, printed in zip(row.figures, with_printed, strict=True):
-            line += [_ours(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
+            line += [shown(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
         lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
-    title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "") + (
-        f". Notes: {legend}" if legend else "")  # fmt: skip
-    return Table(title, tuple(header), lines, words=1 + len(words) + (len(scales) > 1))
+    title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "")
+    return Table(title, tuple(header), lines, words=1 + len(words) + named, notes=legend)
 
 
 Column = tuple[int, int]
@@ -260,20 +264,22 @@ def from_csv(text: str) -> list[Row]:
 
 
 def _digits(figure: Figure) -> int:
-    return 2 if figure.metric == "worst_ratio" else 1
+    return {"worst_ratio": 2, "cm_gap": 4, "cm_gap_relative": 3, "car_gradient_norm": 4}.get(figure.metric, 1)
 
 
-def _ours(figure: Figure) -> str:
+def shown(figure: Figure) -> str:
+    """Mean and deviation, as a table has them."""
     if figure.mean is None:
         return ""
-    digits, sign = _digits(figure), "+" if figure.metric.startswith("above_") else ""
+    digits, sign = _digits(figure), "+" if figure.metric.startswith("gain_") else ""
     return f"{figure.mean:{sign}.{digits}f}".replace("-", MINUS) + (
         "" if figure.std is None else f" ± {figure.std:.{digits}f}"
     )
 
 
 def _plain(value: float | None, figure: Figure) -> str:
-    return "" if value is None else f"{value:.{_digits(figure)}f}"
+    """With all the digits that the paper prints."""
+    return "" if value is None else f"{value:.{max(_digits(figure), len(str(value).partition('.')[2]))}f}"
 
 
 def _signed(figure: Figure) -> str:

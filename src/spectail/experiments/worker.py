@@ -32,11 +32,14 @@ from ..training.loop import train
 from ..training.reporter import Reporter
 from ..training.signals import Interrupted, Interruptible
 from .cost import check_device
+from .grids import DIAGNOSTICS
 from .record import Store, StoreError, last_line
 from .runs import Run, code_version
 
 Say = Callable[[str], None]
 LEASE = 120.0
+UNFETCHED = "could not be fetched"
+"""How `models.build` says that weights are not there; a run of several processes passes on its words only."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Way:
     lease: float = LEASE
     threads: int = 0
     """CPU threads of each training process; 0 leaves it to torch."""
+    wait: bool = True
+    """Stay until the runs of other workers have ended, to take over those of dead ones."""
 
     def check(self) -> None:
         """Say what no run could do, once and before any: a slip of the operator is no failure of a cell."""
@@ -87,7 +92,7 @@ class Tally:
     busy: int = 0
     """Runs that another worker has."""
     left: int = 0
-    """Runs that were left out, since their data cannot be used."""
+    """Runs that were left out, since their data or weights cannot be used."""
 
 
 class Worker:
@@ -98,6 +103,8 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self.identities: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.no_weights: set[str] = set()
+        """Models whose weights could not be fetched: no failure of a cell, and not tried again and again."""
         self.absent = True
         """Whether all that is missing is just not there, and nothing is wrong with it."""
 
@@ -105,24 +112,32 @@ class Worker:
         """Every run that is open, in order; runs whose data are missing are left out (see ``missing``)."""
         if self.way.threads:
             torch.set_num_threads(self.way.threads)
-        tally = Tally()
-        code = code_version()
-        for run in runs:
-            data = self.identity(run)
-            if data is None:
-                tally.left += 1
-                continue
-            key = run.key(data, code)
-            if self.store.claim(key, run.about(data, code), self.name, lease=self.way.lease, retry=self.way.retry):
-                self._one(run, key, tally)
-                continue
-            record = self.store.records([key])[key]
-            tally.kept += record.status == "done"
-            tally.failed += record.status == "failed"
-            tally.busy += record.status in ("running", "lost")
-            if record.status == "failed":
-                self.say(f"failed earlier: {run.cell}, seed {run.seed}: {last_line(record.error)}")
+        tally, code = Tally(), code_version()
+        busy = [run for run in runs if not self._settle(run, code, tally)]
+        if busy and self.way.wait:
+            self.say(f"waiting for {len(busy)} run{'s' * (len(busy) > 1)} of other workers")
+        while busy and self.way.wait:
+            time.sleep(min(5.0, self.way.lease / 4))
+            busy = [run for run in busy if not self._settle(run, code, tally)]
+        tally.busy = len(busy)
         return tally
+
+    def _settle(self, run: Run, code: str, tally: Tally) -> bool:
+        """Train a run if it is open; False if another worker has it."""
+        data = self.identity(run)
+        model = run.sized.base.get("model", {})
+        if data is None or (run.sized.model in self.no_weights and model.get("init") is None):
+            tally.left += 1
+            return True
+        key = run.key(data, code)
+        if self.store.claim(key, run.about(data, code), self.name, lease=self.way.lease, retry=self.way.retry):
+            return self._one(run, key, tally)
+        record = self.store.records([key])[key]
+        tally.kept += record.status == "done"
+        tally.failed += record.status == "failed"
+        if record.status == "failed":
+            self.say(f"failed earlier: {run.cell}, seed {run.seed}: {last_line(record.error)}")
+        return record.status in ("done", "failed")
 
     def identity(self, run: Run) -> str | None:
         """Which images a run sees; None, and a sentence in ``missing``, where they cannot be used."""
@@ -139,7 +154,8 @@ class Worker:
                 self.say(f"left out, {config.data.dataset} {what}: {error}")
         return self.identities.get(name)
 
-    def _one(self, run: Run, key: str, tally: Tally) -> None:
+    def _one(self, run: Run, key: str, tally: Tally) -> bool:
+        """Train a run; False if it was lost to another worker."""
         folder = self.way.folder / folder_name(run, key)
         config = run.config(folder, **self._how(run))
         lease, where = Lease(self.store, key, self.name, self.way.lease), f"{run.cell}, seed {run.seed}"
@@ -150,28 +166,34 @@ class Worker:
                 else:
                     results = self._launched(config, lease)
         except TakenOver:
-            self._lost(key, where, tally)
-            return
+            self._lost(key, where)
+            return False
         except (Interrupted, KeyboardInterrupt):
             self.store.release(key, self.name)
             raise
         except Exception as error:  # one run must not end the others
             words = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+            if UNFETCHED in words:
+                self.store.release(key, self.name)
+                self.no_weights.add(run.sized.model)
+                tally.left += 1
+                self.say(f"left out, all runs of {run.sized.model}: {words}")
+                return True
             if not self.store.fail(key, self.name, words[-2000:]):
-                self._lost(key, where, tally)
-                return
+                self._lost(key, where)
+                return False
             tally.failed += 1
             self.say(f"failed: {where}: {words[-600:]}")
-            return
-        if not self.store.finish(key, self.name, results, str(folder)):
-            self._lost(key, where, tally)
-            return
+            return True
+        if not self.store.finish(key, self.name, results | last_diagnostics(folder), str(folder)):
+            self._lost(key, where)
+            return False
         tally.done += 1
         tidy(folder, self.way.keep)
         self.say(f"{where}: overall {results['overall']:.1f}, {results['seconds']:.0f} s")
+        return True
 
-    def _lost(self, key: str, where: str, tally: Tally) -> None:
-        tally.busy += 1
+    def _lost(self, key: str, where: str) -> None:
         with suppress(StoreError, OSError):  # where nobody has it yet, it is free at once and no worker died on it
             if self.store.release(key, self.name):
                 self.say(
@@ -181,8 +203,8 @@ class Worker:
         self.say(f"{where}: another worker took it over; its result counts.")
 
     def _how(self, run: Run) -> dict[str, Any]:
-        dataset = run.sized.own["data"]["dataset"]
-        root = self.way.roots.get(dataset, self.way.roots.get("") if dataset != "glyphs-lt" else None)
+        names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
+        root = next((self.way.roots[name] for name in names if name in self.way.roots), None)
         changes: dict[str, Any] = {"device": self.way.device, "workers": self.way.loaders, "keep_checkpoints": 1}
         return changes | ({"data": {"root": str(root)}} if root is not None else {})
 
@@ -279,6 +301,13 @@ class Watch(Reporter):
     def _look(self) -> None:
         if self.lease.lost.is_set():
             raise TakenOver
+
+
+def last_diagnostics(folder: Path) -> dict[str, float]:
+    """What CAR logged about itself in the last epoch, if it was asked to."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    last = json.loads(lines[-1]) if lines else {}
+    return {name: last[name] for name in DIAGNOSTICS if name in last}
 
 
 def folder_name(run: Run, key: str) -> str:

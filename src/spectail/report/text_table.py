@@ -25,6 +25,8 @@ class Table:
     rows: Sequence[tuple[str, ...]]
     words: int = 1
     """How many columns are words."""
+    notes: str = ""
+    """What stands below it."""
 
 
 def number(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
@@ -48,6 +50,7 @@ def to_markdown(table: Table) -> str:
     lines = [f"**{plain(table.title)}**", "", _line(map(plain, table.header))]
     lines.append(_line("---" if place < table.words else "---:" for place in range(len(table.header))))
     lines += [_line(map(plain, row)) for row in table.rows]
+    lines += ["", plain(table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 
@@ -63,6 +66,11 @@ def to_latex(table: Table) -> str:
             r"\midrule",
             *lines[1:],
             r"\bottomrule",
+            *(
+                [rf"\multicolumn{{{len(table.header)}}}{{l}}{{\footnotesize {table.notes.translate(LATEX)}}} \\"]
+                if table.notes
+                else []
+            ),
             r"\end{tabular}",
             "",
         ]
