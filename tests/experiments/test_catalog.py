@@ -71,11 +71,15 @@ def test_the_paper_scale_is_the_papers():
     scratch, config = at("scratch", "cifar100-lt", "vit_small")
     assert (config.model.model, config.optim.epochs, config.optim.lr) == ("vit_small_patch16_224", 200, 1e-4)
     assert (config.optim.optimizer, config.optim.batch_size, config.optim.schedule) == ("adamw", 128, "cosine")
-    assert scratch.notes == ()
+    decay, size = scratch.notes  # what the paper does not say
+    assert (decay.split(",")[0], config.optim.weight_decay) == ("weight decay 5e-3", 5e-3)
+    assert size.startswith("224 x 224 pixels")
     assert at("scratch", "inat2018", "vit_small")[1].optim.epochs == 300
     tuned = at("pretrained", "tiny-imagenet-lt", "resnet")
     assert (tuned[1].optim.epochs, tuned[1].optim.lr, tuned[1].model.pretrained) == (100, 2e-4, True)
-    assert tuned[0].notes == ("ResNet-50 (the paper names no size)",)
+    assert tuned[0].notes == ("ResNet-50 (the paper names no size)",
+                              "cosine schedule and weight decay 0.05 (the paper names none)")  # fmt: skip
+    assert (tuned[1].optim.schedule, tuned[1].optim.weight_decay) == ("cosine", 0.05)
     assert at("scratch", "imagenet-lt", "vit_small")[1].data.dataset == "imagenet-lt-exp"
 
 
