@@ -134,7 +134,7 @@ def test_a_table_has_the_mean_and_the_published_number():
     written = value_of(row.cell.place, "worst_test")
     assert str(written) in table.rows[0]  # with the digits that the paper prints
     assert "a: ResNet-20 at 32 x 32 instead of" in table.notes
-    assert to_latex(table).splitlines()[-2].startswith(r"\multicolumn{12}{l}{\footnotesize a: ResNet-20 at 32")
+    assert to_latex(table).splitlines()[-1].startswith(r"\par\smallskip{\footnotesize a: ResNet-20 at 32 x 32")
 
 
 def test_results_of_other_images_code_or_state_never_stand_in_a_row():

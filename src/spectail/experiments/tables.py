@@ -150,25 +150,28 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
     scales = list(dict.fromkeys(row.scale for row in rows)) or [plan.scale]
     words = [name for name, same in fixed.items() if not same]
     metrics = [figure.metric for figure in rows[0].figures] if rows else list(plan.experiment.metrics)
-    with_printed = [any(row.figures[place].published is not None for row in rows) for place in range(len(metrics))]
-    named = len(scales) > 1 or not any(with_printed)
-    header = ["method", *words] + ["scale"] * named
+    enough = 1 if plan.experiment.printed else max(1, len(rows) / 2)  # in our own tables only where most have one
+    with_printed = [sum(row.figures[place].published is not None for row in rows) >= enough
+                    for place in range(len(metrics))]  # fmt: skip
+    several, below = len(scales) > 1, len(scales) == 1 and not any(with_printed)
+    header = ["method", *words] + ["scale"] * several
     for metric, printed in zip(metrics, with_printed, strict=True):
         title = TITLES.get(metric, metric.replace("val_", "val ").replace("_test", ""))
         ours = f"{title} ({scales[0]})" if len(scales) == 1 else f"{title}, ours"
         header += [ours, "published", "difference"] if printed else [title]
-    header += ["seeds", "notes"]
+    header += ["scale"] * below + ["seeds", "notes"]
     lines = []
     for row in rows:
         line = [row.cell.label, *(_word(getattr(row.cell, name)) for name in words)]
-        line += [row.scale] * named
+        line += [row.scale] * several
         for figure, printed in zip(row.figures, with_printed, strict=True):
             line += [shown(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
+        line += [row.scale] * below
         lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
     title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "")
-    return Table(title, tuple(header), lines, words=1 + len(words) + named, notes=legend)
+    return Table(title, tuple(header), lines, words=1 + len(words) + several, notes=legend)
 
 
 Column = tuple[int, int]

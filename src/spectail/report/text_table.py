@@ -66,12 +66,8 @@ def to_latex(table: Table) -> str:
             r"\midrule",
             *lines[1:],
             r"\bottomrule",
-            *(
-                [rf"\multicolumn{{{len(table.header)}}}{{l}}{{\footnotesize {table.notes.translate(LATEX)}}} \\"]
-                if table.notes
-                else []
-            ),
             r"\end{tabular}",
+            *([rf"\par\smallskip{{\footnotesize {table.notes.translate(LATEX)}}}"] if table.notes else []),
             "",
         ]
     )
