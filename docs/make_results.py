@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spectail.experiments.figures import save, sweeps, trade_off
+from spectail.experiments.cells import METHODS
+from spectail.experiments.figures import save, sweeps, trade_off, worst_bars
 from spectail.experiments.grids import CURVES, REFERENCE
 from spectail.experiments.tables import TITLES, Figure, Row, from_csv, shown
 
@@ -80,6 +81,7 @@ TABLES = {
     "trade-off": Part("trade-off", CURVE, imbalance=100.0),
     "trade-off-glyphs": Part("trade-off-glyphs", CURVE),
 }
+BARS = (*METHODS, "Balanced Softmax", "CAR class-wise", "car-balanced")
 PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
 DRAWN = {
     "trade-off": ("trade-off", 100.0, PROBE),
@@ -137,6 +139,8 @@ def draw() -> None:
         words = f"{title.format(factor)}, {seeds} seeds, 95 % intervals of the mean"
         marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
         save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
+    bars = [row for row in rows_of("worst-class") if row.cell.imbalance == 100.0 and row.cell.label in BARS]
+    save(worst_bars(bars, f"{PROBE.format(100)}, 5 seeds, 95 % intervals"), DOCS / "figures" / "worst-class.png")
     title = "CIFAR-100-LT, imbalance factor 100, linear head, three cuts of validation data, 95 % intervals of the mean"
     save(sweeps(rows_of("sweeps"), title), DOCS / "figures" / "sweeps.png")
 

@@ -175,6 +175,7 @@ def worst_bars(rows: Sequence[Row], title: str = "") -> Figure:
                 axes.annotate(f"{height:.0f}", (x, height), ha="center", va="bottom", fontsize=6, color=colour)
     axes.set_xticks(range(len(known)), [row.cell.label for row in known], rotation=40, ha="right", fontsize=8)
     axes.set_ylabel("% right")
+    axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=3)
     if title:
         axes.set_title(title, fontsize=9)
