@@ -22,7 +22,8 @@ ROOMS = (
     *("methods", "training", "testing", "report", "integrations", "experiments", "cli"),
 )
 # of the core
-HELPERS = {"torchvision_ops", "scratch", "history", "batch", "attach", "surrogate", "distributed", "leading"}
+HELPERS = {"torchvision_ops", "precision", "scratch", "history", "batch", "attach", "surrogate", "distributed"}
+HELPERS |= {"leading"}
 DOORS = {"__init__", "__main__"}  # of the house; they open every room
 LAST_OF_CORE = "car"
 CORE = sorted(MODULES.keys() - NOT_CORE)

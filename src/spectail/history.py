@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .precision import widest
 from .scratch import Scratch, take
 from .spectral import RECYCLED, Subspace
 
@@ -53,7 +54,7 @@ class History(nn.Module):
         self.register_buffer("rows", torch.zeros(size, self.num_classes, dtype=dtype, device=device))
         self.register_buffer("classes", torch.arange(size, device=device))
         self.register_buffer("sums", torch.zeros(size, dtype=dtype, device=device))
-        self.register_buffer("factor", torch.ones((), dtype=torch.float64, device=device))
+        self.register_buffer("factor", torch.ones((), dtype=widest(device), device=device))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
         self.register_buffer("seen", torch.zeros(self.num_classes, dtype=torch.bool, device=device))
         self.register_buffer("basis", torch.zeros(RECYCLED, self.num_classes, dtype=dtype, device=device))
@@ -188,8 +189,7 @@ class History(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> History:
         super()._apply(at_least_single(fn), recurse)  # type: ignore[no-untyped-call]
-        if self.factor.dtype != torch.float64 and self.factor.device.type != "mps":
-            self.factor = self.factor.double()
+        self.factor = self.factor.to(widest(self.factor.device))
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -229,9 +229,14 @@ class History(nn.Module):
 
 
 def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A move or cast of buffers that model.half() and model.bfloat16() cannot use to round them."""
+    """A move or cast of buffers that model.half() and model.bfloat16() cannot use to round them.
+
+    What a device cannot hold in float64 is moved there in float32.
+    """
 
     def apply(tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.float64 and widest(fn(torch.zeros(0)).device) != torch.float64:
+            tensor = tensor.float()
         moved = fn(tensor)
         return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .counts import CountsLike, as_counts
 from .leading import leading
+from .precision import holds_float64
 from .targets import check_finite
 
 BINS = 15
@@ -33,16 +34,6 @@ def wilson_interval(right: int, total: int, z: float = 1.959963984540054) -> tup
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
     return max(centre - half, 0.0), min(centre + half, 1.0)
-
-
-def holds_float64(device: torch.device) -> bool:
-    """Whether a device has numbers of double precision; Apple GPUs have not.
-
-    Example:
-        >>> holds_float64(torch.device("cpu")), holds_float64(torch.device("mps"))
-        (True, False)
-    """
-    return device.type != "mps"
 
 
 def _countable(batch: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from .precision import widest
+
 MIXED_MODES = ("masked", "soft", "dominant", "clean")
 
 
@@ -199,12 +201,11 @@ def check_target_values(target: Target, num_classes: int, ignore: int = -100) ->
             raise ValueError(f"the shares of a MixedTarget must lie in [0, 1]; found {low if not low >= 0 else high}.")
         return none_ignored
     if target.ndim == 2:
-        off = (target.double().sum(1) - 1).abs()
+        sums = target.to(widest(target.device)).sum(1)
+        off = (sums - 1).abs()
         worst = int(off.argmax())
         if not float(off[worst]) <= max(1e-3, 2 * torch.finfo(target.dtype).eps):
-            raise ValueError(
-                f"soft labels must sum to 1 in each row; row {worst} sums to {float(target[worst].double().sum()):.6g}."
-            )
+            raise ValueError(f"soft labels must sum to 1 in each row; row {worst} sums to {float(sums[worst]):.6g}.")
         if float(target.min()) < 0:
             raise ValueError(f"soft labels must not be negative; found {float(target.min()):.6g}.")
         return True

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PACKAGE = str(__package__).partition(".")[0]
 COMPUTES = (
-    *("counts", "targets", "surrogate", "functional", "scratch", "spectral", "leading", "history", "batch", "attach"),
-    *("distributed", "car", "metrics", "losses", "data", "models", "augment", "methods", "training"),
+    *("counts", "precision", "targets", "surrogate", "functional", "scratch", "spectral", "leading", "history"),
+    *("batch", "attach", "distributed", "car", "metrics", "losses", "data", "models", "augment", "methods", "training"),
 )
 """The rooms whose code can change a result."""
 

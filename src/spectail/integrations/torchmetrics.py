@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..counts import CountsLike, as_counts
-from ..metrics import holds_float64
+from ..precision import holds_float64
 from .versions import FRAMEWORKS, need
 
 need(*FRAMEWORKS["torchmetrics"])

@@ -40,10 +40,10 @@ def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
         confusion = soft_confusion(
             logits, batch.labels, gamma=kind.gamma, competitors=kind.competitors, surrogate=kind.form
         )
-        here = torch.bincount(batch.labels, minlength=size).double().cpu()
-        total += confusion.double().cpu() * here  # its columns are means over the batch
+        here = torch.bincount(batch.labels, minlength=size).cpu().double()
+        total += confusion.cpu().double() * here  # its columns are means over the batch
         seen += here
     model.train(was_training)
     total /= seen.clamp(min=1)
-    distance = float((car.confusion.double().cpu() - total).norm())
+    distance = float((car.confusion.cpu().double() - total).norm())
     return {"cm_gap": distance, "cm_gap_relative": distance / max(float(total.norm()), 1e-12)}

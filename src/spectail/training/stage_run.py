@@ -15,6 +15,7 @@ from ..data.loader import Batch, Loader
 from ..data.samplers import LongTailSampler
 from ..methods.base import Stage, Step, Stream
 from ..models.classifier import Classifier
+from ..precision import widest
 from .config import TrainConfig
 from .learner import Learner
 from .optim import make_optimizer, make_schedule
@@ -107,7 +108,7 @@ class StageRun:
     def add(self, name: str, value: Tensor, images: int) -> None:
         """Sums over the epoch, kept on the device: a mean is not worth a wait."""
         if name not in self.sums:
-            self.sums[name], self.counted[name] = torch.zeros((), dtype=torch.float64, device=value.device), 0
+            self.sums[name], self.counted[name] = torch.zeros((), dtype=widest(value.device), device=value.device), 0
         self.sums[name].add_(value.detach(), alpha=images)
         self.counted[name] += images
 

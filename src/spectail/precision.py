@@ -1,0 +1,25 @@
+"""How exact a device can count."""
+
+from __future__ import annotations
+
+import torch
+
+
+def holds_float64(device: torch.device) -> bool:
+    """Whether a device has numbers of double precision; Apple GPUs have not.
+
+    Example:
+        >>> holds_float64(torch.device("cpu")), holds_float64(torch.device("mps"))
+        (True, False)
+    """
+    return device.type != "mps"
+
+
+def widest(device: torch.device | None) -> torch.dtype:
+    """The most exact floating-point numbers of a device; None for the CPU.
+
+    Example:
+        >>> widest(None), widest(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
+    return torch.float64 if holds_float64(device or torch.device("cpu")) else torch.float32
