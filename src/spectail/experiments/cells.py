@@ -37,9 +37,14 @@ class Cell:
     """Settings over those of method and scale, by dotted name: ``("car.beta", 0.0)``."""
 
     @property
+    def ground(self) -> tuple[str, str, float | None, str]:
+        """What two cells share that may be compared."""
+        return (self.setting, self.dataset, self.imbalance, self.backbone)
+
+    @property
     def place(self) -> tuple[str, str, float | None, str, str]:
         """Where the paper's number would be."""
-        return (self.setting, self.dataset, self.imbalance, self.backbone, self.label)
+        return (*self.ground, self.label)
 
     def __str__(self) -> str:
         cut = "" if self.imbalance is None else f" IF {self.imbalance:g}"

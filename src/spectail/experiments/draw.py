@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..report.curves import find_panels, save_curves
 from ..report.run_record import read_run
-from .cells import Cell
 from .figures import check_format, confusions, diagnostics, save, sweeps, trade_off, worst_bars
 from .planning import Plan
 from .record import Record
@@ -21,43 +20,41 @@ def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_co
     check_format(path)
     records = list(records)
     done, _ = chosen_records(plan, records, any_code=any_code)
-    with_results = {_place(run.cell) for run in plan.runs if run.name in done}
+    with_results = {run.cell.ground for run in plan.runs if run.name in done}
     if len(with_results) > 1:
         raise ValueError(
             f"a figure shows one cut of one data set with one backbone, and there are results of {len(with_results)}: "
             "choose with --setting, --dataset, --imbalance and --backbone."
         )
-    place = next(iter(with_results), _place(plan.cells[0]))
-    setting, dataset, imbalance, _ = place
+    ground = next(iter(with_results), plan.cells[0].ground)
+    setting, dataset, imbalance, _ = ground
     seeds = len({run.seed for run in plan.runs if run.name in done})
     cut = "" if imbalance is None else f", imbalance factor {imbalance:g}"
     how = "from scratch" if setting == "scratch" else "pretrained"
-    shown = next(cell for cell in plan.cells if _place(cell) == place)
+    shown = next(cell for cell in plan.cells if cell.ground == ground)
     title = f"{dataset}{cut}, {how}, scale {plan.label(shown)}, {seeds} seed{'s' if seeds != 1 else ''}"
-    if kind == "sweeps" and plan.experiment.name == "sweeps":
-        save(sweeps(make_rows(plan, records, any_code=any_code)[0], title), path)
-    elif kind == "sweeps":
+    if kind == "sweeps" and plan.experiment.name != "sweeps":
         runs = [read_run(_folder(done[run.name])) for run in plan.runs if run.name in done]
-        save_curves(
-            find_panels(runs, validation=any(metric.startswith("val_") for metric in plan.experiment.metrics)), path
-        )
-    elif kind in ("confusion", "diagnostics"):
-        folders: dict[str, list[Path]] = {}
-        for run in plan.runs:
-            if run.name in done:
-                folders.setdefault(run.cell.label, []).append(_folder(done[run.name]))
-        if kind == "diagnostics":
-            save(diagnostics(folders, title), path)
-            return
+        validation = any(metric.startswith("val_") for metric in plan.experiment.metrics)
+        save_curves(find_panels(runs, validation=validation), path)
+    elif kind == "diagnostics":
+        save(diagnostics(_folders(plan, done), title), path)
+    elif kind == "confusion":
+        folders = _folders(plan, done)
         papers = {label: folders[label] for label in SHOWN if label in folders}
         save(confusions(papers if len(papers) > 1 else dict(list(folders.items())[:4]), title), path)
     else:
         rows, _ = make_rows(plan, records, any_code=any_code)
-        save((trade_off if kind == "trade-off" else worst_bars)(rows, title), path)
+        save({"trade-off": trade_off, "sweeps": sweeps}.get(kind, worst_bars)(rows, title), path)
 
 
-def _place(cell: Cell) -> tuple[str, str, float | None, str]:
-    return cell.setting, cell.dataset, cell.imbalance, cell.backbone
+def _folders(plan: Plan, done: Mapping[str, Record]) -> dict[str, list[Path]]:
+    """The folders of the finished runs of each method."""
+    found: dict[str, list[Path]] = {}
+    for run in plan.runs:
+        if run.name in done:
+            found.setdefault(run.cell.label, []).append(_folder(done[run.name]))
+    return found
 
 
 def _folder(record: Record) -> Path:

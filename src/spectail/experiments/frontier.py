@@ -26,24 +26,19 @@ def with_gains(rows: Sequence[Row]) -> list[Row]:
     lines: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         if _value(row) is not None and row.seeds:
-            lines.setdefault(_place(row), []).append(row)
+            lines.setdefault(row.cell.ground, []).append(row)
     lines = {place: sorted(line, key=lambda row: _value(row) or 0.0) for place, line in lines.items() if len(line) > 1}
-    compared = [row for row in rows if _place(row) in lines and row not in lines[_place(row)]]
+    compared = [row for row in rows if row.cell.ground in lines and row not in lines[row.cell.ground]]
     if not compared:
         return list(rows)
     found = []
     for row in rows:
         own = {figure.metric for figure in row.figures}
-        line = lines[_place(row)] if row in compared else []
+        line = lines[row.cell.ground] if row in compared else []
         gains = [gain(row, line, kept, whole, rule) for rule in RULES for kept, whole in MEASURES.items()
                  if {kept, whole} <= own]  # fmt: skip
         found.append(replace(row, figures=(*row.figures, *gains)))
     return found
-
-
-def _place(row: Row) -> tuple[object, ...]:
-    """What two rows must share to be compared."""
-    return row.cell.setting, row.cell.dataset, row.cell.imbalance, row.cell.backbone
 
 
 def _value(row: Row) -> float | None:
