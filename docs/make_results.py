@@ -80,6 +80,7 @@ TABLES = {
     "search-glyphs": Part("search-glyphs", VALIDATION),
     "trade-off": Part("trade-off", CURVE, imbalance=100.0),
     "trade-off-glyphs": Part("trade-off-glyphs", CURVE),
+    "trade-off-resnet": Part("trade-off-resnet", (*GROUPS, "gain_same_tail", "gain_best_tail")),
 }
 BARS = (*METHODS, "Balanced Softmax", "CAR class-wise", "car-balanced")
 PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
@@ -89,6 +90,11 @@ DRAWN = {
         "trade-off-glyphs",
         100.0,
         "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 14 epochs",
+    ),
+    "trade-off-resnet": (
+        "trade-off-resnet",
+        100.0,
+        "CIFAR-100-LT, imbalance factor {:g}, ResNet-20 from scratch, 12 epochs",
     ),
 }
 
