@@ -142,7 +142,8 @@ def draw() -> None:
     for name, (evidence, factor, title) in DRAWN.items():
         rows = [row for row in rows_of(evidence) if row.cell.imbalance == factor]
         seeds = max(len(row.seeds) for row in rows)
-        words = f"{title.format(factor)}, {seeds} seeds, 95 % intervals of the mean"
+        bars = "95 % intervals of the mean" if seeds > 2 else "bars from one to the other"
+        words = f"{title.format(factor)}, {seeds} seeds, {bars}"
         marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
         save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
     bars = [row for row in rows_of("worst-class") if row.cell.imbalance == 100.0 and row.cell.label in BARS]

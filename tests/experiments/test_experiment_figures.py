@@ -35,8 +35,8 @@ ROWS = [
 def test_a_point_lies_at_the_means_of_its_seeds():
     figure = trade_off(ROWS)
     tail, lowest = figure.axes  # the worst class is 0 for all: no panel
-    line = next(line for line in tail.lines if "Balanced" in str(line.get_label()) or len(line.get_xdata()) == 2)
-    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(20.0, 51.0), (30.0, 53.0)]
+    line = tail.containers[0][0]
+    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(10.0, 41.0), (20.0, 51.0), (30.0, 53.0)]
     assert "tail" in tail.get_xlabel()
     assert "lowest tenth" in lowest.get_xlabel()
 
@@ -67,6 +67,14 @@ def test_a_panel_for_each_setting_of_a_sweep():
     heights = [list(line.get_ydata()) for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
     assert [5.0, 10.0, 20.0] in heights  # in the order of the setting
     assert [2.0, 2.0, 2.0] in heights
+
+
+def test_the_line_of_the_reference_begins_with_cross_entropy_and_bars_of_two_seeds_are_their_range():
+    axes = trade_off(ROWS[:3]).axes[0]
+    line = axes.containers[0]
+    assert [list(values) for values in line[0].get_data()] == [[10.0, 20.0, 30.0], [41.0, 51.0, 53.0]]
+    heights = [segment[:, 1].tolist() for segment in line[2][1].get_segments()]
+    assert heights == [[40.0, 42.0], [50.0, 52.0], [52.0, 54.0]]
 
 
 def test_one_panel_where_the_lowest_classes_say_nothing():

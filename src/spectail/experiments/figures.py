@@ -16,7 +16,7 @@ from ..data.storage import whole_file
 from ..report.analysis import Analysis, analyse
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from ..report.prediction_files import read_predictions
-from .grids import CURVES, DIAGNOSTICS
+from .grids import CURVES, DIAGNOSTICS, REFERENCE
 from .tables import TITLES, Row
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -58,6 +58,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     for axes, (measure, words) in zip(panels, measures.items(), strict=True):
         for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
             points = [row for row in known if row.cell.label.rpartition(" ")[0] == name]
+            if name == REFERENCE and points and points[0].cell.label != f"{REFERENCE} 0":
+                points = [row for row in known if row.cell.label == "CE"] + points  # which is tau 0
             _line(axes, points, (measure, whole), name.rpartition(",")[0], line.setting, colour, marker)
         for row in known:
             if row.cell.label == "CE":
@@ -112,10 +114,10 @@ def _point(axes: Axes, row: Row, measures: tuple[str, str]) -> None:
 
 
 def _mean(row: Row, metric: str) -> tuple[float | None, float]:
-    """Mean over seeds, and half the width of its 95 % interval."""
+    """Mean over seeds, and half the length of its bar: the 95 % interval, of two seeds the range."""
     for figure in row.figures:
         if figure.metric == metric and figure.mean is not None:
-            return figure.mean, figure.half
+            return figure.mean, figure.half if len(figure.values) > 2 else float(np.ptp(figure.values)) / 2
     return None, 0.0
 
 
