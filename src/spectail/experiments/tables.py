@@ -266,28 +266,33 @@ def from_csv(text: str) -> list[Row]:
     return list(found.values())
 
 
-def _digits(figure: Figure) -> int:
-    return {"worst_ratio": 2, "cm_gap": 4, "cm_gap_relative": 3, "car_gradient_norm": 4}.get(figure.metric, 1)
+def _format(figure: Figure) -> str:
+    return {"worst_ratio": ".2f", "cm_gap": ".3f", "cm_gap_relative": ".2f", "car_gradient_norm": ".1e"}.get(
+        figure.metric, ".1f")  # fmt: skip
 
 
 def shown(figure: Figure) -> str:
     """Mean and deviation, as a table has them."""
     if figure.mean is None:
         return ""
-    digits, sign = _digits(figure), "+" if figure.metric.startswith("gain_") else ""
-    return f"{figure.mean:{sign}.{digits}f}".replace("-", MINUS) + (
-        "" if figure.std is None else f" ± {figure.std:.{digits}f}"
-    )
+    form, sign = _format(figure), "+" if figure.metric.startswith("gain_") else ""
+    mean = f"{figure.mean:{sign}{form}}"
+    if mean.startswith("-"):
+        mean = MINUS + mean[1:]
+    return mean if figure.std is None else f"{mean} ± {figure.std:{form}}"
 
 
 def _plain(value: float | None, figure: Figure) -> str:
     """With all the digits that the paper prints."""
-    return "" if value is None else f"{value:.{max(_digits(figure), len(str(value).partition('.')[2]))}f}"
+    if value is None:
+        return ""
+    ours, printed = f"{value:{_format(figure)}}", str(value)
+    return max(ours, printed, key=len)
 
 
 def _signed(figure: Figure) -> str:
     value = figure.difference
-    return "" if value is None else f"{value:+.{_digits(figure)}f}".replace("-", MINUS)
+    return "" if value is None else f"{value:+{_format(figure)}}".replace("-", MINUS)
 
 
 def _word(value: Any) -> str:

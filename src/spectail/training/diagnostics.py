@@ -11,7 +11,7 @@ from ..functional import soft_confusion
 
 
 def regulariser_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
-    """Norm of the gradient of CAR alone, with weight 1, with respect to the model, on the first batch.
+    """Norm of the gradient of CAR alone, with weight 1, with respect to the model, on the first of these batches.
 
     CAR is in evaluation mode for it, so its history does not move.
     """

@@ -20,7 +20,7 @@ from . import checkpoint
 from .config import TrainConfig
 from .config_check import check_config, check_every_class, check_stages
 from .diagnostics import cm_gap, regulariser_gradient
-from .evaluate import evaluate
+from .evaluate import evaluate, rank_share
 from .regulariser import make_regulariser
 from .reporter import Reporter
 from .results import make_results
@@ -177,7 +177,7 @@ class Trainer:
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
             self._select(entry, epoch)
         if run.car is not None and self.config.log_gradient:
-            entry["car_gradient_norm"] = regulariser_gradient(run.model, run.car.car, self._train_batches())
+            entry["car_gradient_norm"] = regulariser_gradient(run.model, run.car.car, self._spread_batch())
         if run.car is not None and self.config.log_cm_gap:
             entry |= cm_gap(run.model, run.car.car, self._train_batches())
         if self.accelerator.is_main_process:
@@ -282,6 +282,12 @@ class Trainer:
             f"the loss is {value} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
+
+    def _spread_batch(self) -> Loader:
+        """One batch from all over the training set, which is sorted by class: the first images are of one class."""
+        data = self.pieces.splits["train"]
+        spread = rank_share(data, 0, math.ceil(len(data) / 256))
+        return Loader(spread, self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
 
     def _train_batches(self) -> Loader:
         return Loader(self.pieces.splits["train"], self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
