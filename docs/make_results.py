@@ -79,6 +79,10 @@ TABLES = {
     "search-last": Part("search", VALIDATION, seeds=(0, 1, 2, 3, 4), best=9),
     "search-glyphs": Part("search-glyphs", VALIDATION),
     "trade-off": Part("trade-off", CURVE, imbalance=100.0),
+    "trade-off-50": Part("trade-off", CURVE, LINES, imbalance=50.0),
+    "trade-off-200": Part("trade-off", CURVE, LINES, imbalance=200.0),
+    "selection-50": Part("selection", VALIDATION, imbalance=50.0, best=6),
+    "selection-200": Part("selection", VALIDATION, imbalance=200.0, best=6),
     "trade-off-glyphs": Part("trade-off-glyphs", CURVE),
     "trade-off-resnet": Part("trade-off-resnet", (*GROUPS, "gain_same_tail", "gain_best_tail")),
 }
@@ -86,6 +90,8 @@ BARS = (*METHODS, "Balanced Softmax", "CAR class-wise", "car-balanced")
 PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
 DRAWN = {
     "trade-off": ("trade-off", 100.0, PROBE),
+    "trade-off-50": ("trade-off", 50.0, PROBE),
+    "trade-off-200": ("trade-off", 200.0, PROBE),
     "trade-off-glyphs": (
         "trade-off-glyphs",
         100.0,
