@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ..data.storage import whole_file
@@ -201,6 +202,7 @@ def diagnostics(folders: Mapping[str, Sequence[Path]], title: str = "") -> Figur
                 mean = np.mean([line[: min(map(len, lines))] for line in lines], axis=0)
                 axes.plot(range(1, len(mean) + 1), mean, color=colour, marker=".", label=label)
         axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(TITLES[measure])
         axes.set_ylim(bottom=0)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
