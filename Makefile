@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test package test-browser test-integrations docs lint bench clean
+.PHONY: setup demo test test-cpus package test-browser test-integrations docs lint bench clean
 
 setup: $(READY)
 
@@ -19,6 +19,20 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/package
+
+# Tests that depend on arithmetic, as on other processors: no vector instructions, AVX2 at most, and two threads. Large
+# matrices and most compilations are left to `make test`. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only,
+# MKL_CBWR on all.
+NUMERIC := tests/test_car.py tests/test_fixed_path.py tests/test_spectral.py tests/test_single_precision.py tests/test_surrogate.py \
+	tests/test_functional.py tests/test_losses.py tests/test_metrics.py tests/augment \
+	tests/theory/test_bound.py tests/theory/test_inequalities.py tests/theory/test_network.py \
+	tests/training/test_loop.py::test_probe_computes_a_feature_once_for_all_cuts_of_the_data
+LIGHT := not process and not thousands and not 200 and not 1000- and not 2100 and not (compiled and not 60)
+CPUS := "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem" \
+	"ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell" "SPECTAIL_THREADS=2"
+
+test-cpus: $(READY)
+	for cpu in $(CPUS); do echo "$$cpu"; env $$cpu $(BIN)/python -m pytest $(NUMERIC) -k "$(LIGHT)" || exit 1; done
 
 # Wheel and sdist: what is in them, and whether the wheel works in an empty environment.
 package: $(READY)

@@ -3,8 +3,12 @@
 Everything is measured in one run with one thread, interleaved step by step on the same logits, after the history has
 been filled. The figures of interest are ratios: machines are noisy, and noise hits both sides alike.
 
-    python benchmarks/car_step.py                    the table, the accuracy, the memory and the growth
+    python benchmarks/car_step.py                    the tables, the accuracy, the memory and the growth
     python benchmarks/car_step.py --classes 100      one size only
+
+There are two streams of simulated logits (``stream.py``), because the cost depends on the data. Calls of torch are
+counted beside the times: with few classes they are the cost. ``fixed`` is the path of an accelerator, here on a CPU:
+its calls and its accuracy are of interest, its time says nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -16,20 +20,46 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from stream import exponential_counts, simulate
+from stream import STREAMS, exponential_counts, simulate
 from svd_version import SVDVersion
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spectail import CAR
 from spectail import functional as SF
 
-MAKERS = {"batch": CAR, "class": CAR.classwise}
+MAKERS = {
+    "batch": CAR,
+    "class": CAR.classwise,
+    "batch, fixed": partial(CAR, solver="fixed"),
+    "class, fixed": partial(CAR.classwise, solver="fixed"),
+}
 SURROGATE = {"batch": {}, "class": {"gamma": 2.0, "competitors": "non-target"}}
+LABELS = {
+    "batch": "CAR, batch EMA",
+    "class": "CAR, class EMA",
+    "batch, fixed": "the same, fixed path",
+    "class, fixed": "the same, fixed path",
+    "svd": "plain SVD version",
+}
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations that reach torch's dispatcher, views among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def timed(loss: Any, logits: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -102,25 +132,35 @@ def leading(rows: Tensor) -> tuple[float, float, Tensor, Tensor]:
     return sigma, second, u, rows @ u / sigma
 
 
-def measure(num_classes: int, batch: int, fill: int, steps: int, svd_steps: int = 0) -> dict[str, Any]:
-    """Times of all methods on the same logits, interleaved, after ``fill`` batches."""
-    counts = exponential_counts(num_classes)
+def measure(
+    num_classes: int,
+    batch: int,
+    fill: int,
+    steps: int,
+    svd_steps: int = 0,
+    stream: str = "families",
+    names: tuple[str, ...] = ("batch", "class"),
+) -> dict[str, Any]:
+    """Times of all methods on the same logits, interleaved, after ``fill`` batches; then one step to count calls."""
+    make_counts, draw = STREAMS[stream]
+    counts = make_counts(num_classes)
     methods: dict[str, Any] = {"cross entropy": F.cross_entropy}
-    methods |= {name: make(counts) for name, make in MAKERS.items()}
+    methods |= {name: MAKERS[name](counts) for name in names}
     svd = SVDVersion(counts)
     times: dict[str, list[float]] = {name: [] for name in (*methods, "svd")}
-    iterations: dict[str, list[int]] = {name: [] for name in MAKERS}
-    for step, (logits, labels) in enumerate(simulate(num_classes, batch, fill + steps)):
+    iterations: dict[str, list[int]] = {name: [] for name in names}
+    for step, (logits, labels) in enumerate(draw(num_classes, batch, fill + steps)):
         for name, method in methods.items():
             ms, _, _ = timed(method, logits, labels)
             if step >= fill:
                 times[name].append(ms)
-                if name in MAKERS:
+                if name in iterations:
                     iterations[name].append(method.last.iterations)
         if fill <= step < fill + svd_steps:
             times["svd"].append(timed(svd, logits, labels)[0])
     base = times["cross entropy"]
-    result: dict[str, Any] = {"classes": num_classes, "batch": batch, "fill": fill, "steps": steps, "methods": {}}
+    result: dict[str, Any] = {"stream": stream, "classes": num_classes, "batch": batch, "fill": fill, "steps": steps}
+    result["methods"] = {}
     for name, values in times.items():
         if values:
             result["methods"][name] = {
@@ -131,20 +171,32 @@ def measure(num_classes: int, batch: int, fill: int, steps: int, svd_steps: int 
             }
     for name, counted in iterations.items():
         result["methods"][name]["iterations"] = statistics.mean(counted)
+    for name, method in methods.items():
+        with Calls() as calls:
+            timed(method, logits, labels)
+        result["methods"][name]["calls"] = calls.count
     return result
 
 
-def accuracy(num_classes: int, batch: int, steps: int, checks: int) -> dict[str, dict[str, Any]]:
+def accuracy(
+    num_classes: int,
+    batch: int,
+    steps: int,
+    checks: int,
+    stream: str = "families",
+    names: tuple[str, ...] = ("batch", "class"),
+) -> dict[str, dict[str, Any]]:
     """Largest errors of value and gradient against float64 over a simulated run, with the settings that are timed.
 
     The gradient counts where sigma2 / sigma1 <= 0.95; closer than that the top direction itself is ill-defined.
     """
-    counts = exponential_counts(num_classes)
+    make_counts, draw = STREAMS[stream]
+    counts = make_counts(num_classes)
     result = {}
-    for name, make in MAKERS.items():
-        car = make(counts)
-        oracle, rows = Oracle(counts, name, car.beta), []
-        for step, (logits, labels) in enumerate(simulate(num_classes, batch, steps)):
+    for name in names:
+        car = MAKERS[name](counts)
+        oracle, rows = Oracle(counts, car.ema, car.beta), []
+        for step, (logits, labels) in enumerate(draw(num_classes, batch, steps)):
             _, value, gradient = timed(car, logits, labels)
             oracle.update(logits, labels)
             if step % (steps // checks) == steps // checks - 1:
@@ -154,6 +206,7 @@ def accuracy(num_classes: int, batch: int, steps: int, checks: int) -> dict[str,
             "checks": len(rows),
             "value_error": max(row[1] for row in rows),
             "clear_checks": len(clear),
+            "clear_value_error": max((row[1] for row in clear), default=None),
             "gradient_error": max((row[2] for row in clear), default=None),
         }
     return result
@@ -187,19 +240,19 @@ def memory_child(num_classes: int, batch: int, ema: str, steps: int) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| K | method | min ms | median ms | x CE (min) | x CE (median) | iterations | value error | gradient error |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| stream | K | method | min ms | x CE (min) | x CE (median) | calls | iterations | value err | gradient err |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         for name, entry in row["methods"].items():
-            label = {"batch": "CAR, batch EMA", "class": "CAR, class EMA", "svd": "plain SVD version"}.get(name, name)
             error = [
                 f"{entry[key]:.1e}" if entry.get(key) is not None else "" for key in ("value_error", "gradient_error")
             ]
             steps = f"{entry['iterations']:.1f}" if "iterations" in entry else ""
             lines.append(
-                f"| {row['classes']:,} | {label} | {entry['ms_min']:.3f} | {entry['ms_median']:.3f} | "
-                f"{entry['ratio_min']:.1f} | {entry['ratio_median']:.1f} | {steps} | {error[0]} | {error[1]} |"
+                f"| {row['stream']} | {row['classes']:,} | {LABELS.get(name, name)} | {entry['ms_min']:.3f} | "
+                f"{entry['ratio_min']:.1f} | {entry['ratio_median']:.1f} | {entry.get('calls', '')} | {steps} | "
+                f"{error[0]} | {error[1]} |"
             )
     return "\n".join(lines)
 
@@ -232,21 +285,24 @@ def main() -> None:
         return
     report: dict[str, Any] = {"torch": torch.__version__, "machine": platform.machine(), "threads": 1, "seed": 0}
     report["sizes"] = []
+    print(table([]), flush=True)
     for size in options.classes:
-        svd_steps = 20 if size <= 200 else 3 if size <= 2000 else 0  # at 8,142 classes one SVD takes many minutes
-        report["sizes"].append(measure(size, options.batch, options.fill, options.steps, svd_steps))
-        checked = (400, options.checks) if size <= 2000 else (30, 3)  # exact triplets are slow to get at this size
-        for name, errors in accuracy(size, options.batch, *checked).items():
-            report["sizes"][-1]["methods"][name] |= errors
-        print(
-            table(report["sizes"][-1:])
-            if size == options.classes[0]
-            else table(report["sizes"][-1:]).split("\n", 2)[2],
-            flush=True,
-        )
+        for stream in STREAMS:
+            svd_steps = 20 if size <= 200 else 3 if size <= 2000 else 0  # at 8,142 classes one SVD takes many minutes
+            names = tuple(MAKERS) if size <= 2000 else ("batch", "class")
+            # the fixed path is measured apart: its reading of the whole matrix would empty the caches of the others
+            entry = measure(size, options.batch, options.fill, options.steps, svd_steps, stream)
+            apart = measure(size, options.batch, 40, 20, 0, stream, names[2:]) if names[2:] else None
+            if apart is not None:
+                entry["methods"] |= {name: apart["methods"][name] for name in names[2:]}
+            checked = (400, options.checks) if size <= 2000 else (30, 3)  # exact triplets are slow to get at this size
+            for name, errors in accuracy(size, options.batch, *checked, stream, names).items():
+                entry["methods"][name] |= errors
+            report["sizes"].append(entry)
+            print(table([entry]).split("\n", 2)[2], flush=True)
     if not options.no_memory:
         largest = max(options.classes)
-        report["memory"] = {ema: peak_memory(largest, options.batch, ema, 60) for ema in MAKERS}
+        report["memory"] = {ema: peak_memory(largest, options.batch, ema, 60) for ema in SURROGATE}
         print(f"\nExtra peak memory at K = {largest:,}, in MB:")
         for ema, entry in report["memory"].items():
             print(f"  ema={ema!r}: {entry['extra_peak_mb']:.0f} in all, state_dict {entry['state_dict_mb']:.0f}")

@@ -1,5 +1,7 @@
-"""One thread for every test: results repeat, and small matrices are faster."""
+"""One thread for every test: results repeat, and small matrices are faster. SPECTAIL_THREADS asks for more."""
+
+import os
 
 import torch
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("SPECTAIL_THREADS", "1")))

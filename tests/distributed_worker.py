@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from no_waits import NoWaits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -42,11 +43,13 @@ class Case:
     bad: str = ""  # what rank 1 is given half way: "nan", "label" or "shape"
     probe: bool = False  # rank 0 alone calls CAR half way
     save: bool = False  # rank 0 saves its state half way
+    guarded: bool = False  # after the first step, nothing may wait for a value
     dtype: torch.dtype = torch.float64
     preset: str = "batch"
     options: dict[str, Any] = field(default_factory=dict)
 
 
+FIXED = {"solver": "fixed"}
 CASES = {
     "batch": Case(),
     "classwise": Case(preset="classwise"),
@@ -74,6 +77,17 @@ CASES = {
     "squared": Case(classes=100),
     "squared-classwise": Case(classes=100, preset="classwise"),
     "many": Case(classes=500, steps=10),
+    "fixed": Case(options=FIXED, guarded=True),
+    "fixed-classwise": Case(options=FIXED, preset="classwise", guarded=True),
+    "fixed-ragged": Case(options=FIXED, cut=(20, 12, 30, 1), guarded=True),
+    "fixed-separate": Case(options=FIXED, separate=True, preset="classwise", guarded=True),
+    "fixed-mixed": Case(options=FIXED, labels="mixed", preset="classwise", guarded=True),
+    "fixed-soft": Case(options=FIXED, labels="soft", cut=(20,), guarded=True),
+    "fixed-ignored": Case(options=FIXED, ignored="some", guarded=True),
+    "fixed-ignored-rank": Case(options=FIXED, ignored="all", guarded=True),
+    "fixed-first": Case(options=FIXED | {"ema_start": "first"}, preset="classwise", late=True, guarded=True),
+    "fixed-accumulated": Case(options=FIXED, micro=2, cut=(16, 10), guarded=True),
+    "fixed-many": Case(classes=500, steps=10, options=FIXED, guarded=True),
     "nan": Case(bad="nan", preset="classwise"),
     "label": Case(bad="label"),
     "shape": Case(bad="shape"),
@@ -134,7 +148,10 @@ class Run:
                 waits = self.world > 1 and micro + 1 < self.case.micro
                 x, target = draw(self.case, self.turn, self.rank, self.world)
                 with self.model.no_sync() if waits else contextlib.nullcontext():
-                    (self.criterion(self.model(x), target) / self.case.micro).backward()
+                    logits = self.model(x)
+                    with NoWaits() if self.case.guarded and self.turn else contextlib.nullcontext():
+                        loss = self.criterion(logits, target) / self.case.micro
+                    loss.backward()
                 self.turn += 1
                 for name in ("car", "base"):
                     self.result[name].append(float(self.criterion.parts[name]))
@@ -207,6 +224,34 @@ def train(name: str, folder: Path) -> dict[str, Any]:
     return run.finish()
 
 
+def refused_later() -> dict[str, Any]:
+    """On the fixed path nobody waits for a verdict: the rank that refuses raises, for the others the batch is empty."""
+    run = Run(Case(options=FIXED, preset="classwise"), RANK, WORLD)
+    run.steps(2)
+    before = run.state()
+    x, target = draw(run.case, 1000, RANK, WORLD)
+    logits = run.net(x).detach().requires_grad_()
+    try:
+        value = run.criterion.car(nn.functional.pad(logits, (0, RANK)), target)
+        error = f"value {float(value.detach())}, gradient {float(torch.autograd.grad(value, logits)[0].abs().max())}"
+    except ValueError as raised:
+        error = str(raised)
+    errors = [""] * WORLD
+    dist.all_gather_object(errors, error)
+    return {"errors": errors, "unchanged": _same(before, run.state())}
+
+
+def more_labels() -> dict[str, Any]:
+    """A batch larger than the first one: the classes that have no slot are left out, on every rank alike."""
+    car = CARLoss([5] * 500, **FIXED).car
+    car(torch.zeros(2, 500), torch.tensor([2 * RANK, 2 * RANK + 1]))
+    random = torch.Generator().manual_seed(RANK)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        car(torch.randn(40, 500, generator=random), torch.arange(RANK, 80, 2))
+    return {"warned": [str(one.message) for one in warned], "confusion": car.confusion}
+
+
 def after_the_job() -> dict[str, float]:
     """One loss used on uneven batches by two ranks and then by a process alone."""
     run = Run(CASES["ragged"], RANK, WORLD)
@@ -259,9 +304,13 @@ def main(scenario: str, output: str) -> None:
         results[name] = train(name, folder)
         results[name]["sizes"] = list(sizes)
     if WORLD > 1:
+        results["refused later"] = refused_later()
+        results["more labels"] = more_labels()
         results["after the job"] = after_the_job()
     torch.save(results, folder / (f"rank{RANK}.pt" if WORLD > 1 else "single.pt"))
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down

@@ -15,16 +15,28 @@ from spectail import MixedTarget
 Target = Tensor | MixedTarget
 
 
-def row(f: Tensor, j: int, skip: int | None, gamma: float, competitors: str, gate_grad: bool, surrogate: str) -> Tensor:
+def row(
+    f: Tensor,
+    j: int,
+    skip: int | None,
+    gamma: float,
+    competitors: str,
+    gate_grad: bool,
+    surrogate: str,
+    temperature: float,
+    baseline_grad: bool,
+) -> Tensor:
     """What one sample with scores ``f`` and label j adds to column j; ``skip`` is a class that is no error."""
     others = [i for i in range(len(f)) if i != j]
     lead = f - f[j]
+    above = lead if baseline_grad else f - f[j].detach()
     if surrogate in ("full", "no-gate"):
         pool = others if competitors == "non-target" else [*others, j]
-        select = lead.exp() / lead[pool].exp().sum()
+        grown = (lead / temperature).exp()
+        select = grown / grown[pool].sum()
     else:
-        total = lead[others].relu().sum()
-        select = lead.relu() / total if total > 0 else torch.zeros_like(f)
+        total = above[others].relu().sum()
+        select = above.relu() / total if total > 0 else torch.zeros_like(f)
     if surrogate == "no-gate":
         gate = torch.ones_like(f)
     elif surrogate == "no-both":
@@ -63,13 +75,16 @@ def columns_of(
     surrogate: str = "full",
     mixed: str = "masked",
     ignore_index: int = -100,
+    temperature: float = 1.0,
+    baseline_grad: bool = True,
 ) -> tuple[dict[int, Tensor], dict[int, float]]:
     """Summed rows and label mass of each class in the batch."""
     columns: dict[int, Tensor] = {}
     mass: dict[int, float] = {}
     for q, f in enumerate(logits.double()):
         for j, share, skip in labels_of(target, q, mixed, ignore_index):
-            columns[j] = columns.get(j, 0) + share * row(f, j, skip, gamma, competitors, gate_grad, surrogate)
+            options = (gamma, competitors, gate_grad, surrogate, temperature, baseline_grad)
+            columns[j] = columns.get(j, 0) + share * row(f, j, skip, *options)
             mass[j] = mass.get(j, 0.0) + share
     return columns, mass
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from oracle import SlowCAR, assert_near, assert_same_state, batches, long_tail, snapshot, value_and_gradient
 
 from spectail import CAR, CARLoss, MixedTarget
-from spectail.car import BALANCED, BALANCED_ALPHA, BALANCED_TAU
+from spectail.car import PRESETS
 
 COUNTS = long_tail(7)
 traced = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -196,11 +196,12 @@ def test_presets_are_those_of_car_with_their_alpha(preset, alpha):
 @pytest.mark.parametrize("tau", [None, 0.5, 2.0])
 def test_balanced_is_balanced_softmax_and_car_on_the_same_logits(tau):
     found = CARLoss.balanced(COUNTS) if tau is None else CARLoss.balanced(COUNTS, tau)
-    tau = BALANCED_TAU if tau is None else tau
-    car = CAR(COUNTS, **BALANCED)
+    preset = PRESETS["balanced"]
+    tau = preset.tau if tau is None else tau
+    car = CAR(COUNTS, **preset.options)
     shift = tau * (torch.tensor(COUNTS) / sum(COUNTS)).log()
     for logits, target in batches(COUNTS, 3):
-        wanted = F.cross_entropy(logits + shift, target) + BALANCED_ALPHA * car(logits + shift, target)
+        wanted = F.cross_entropy(logits + shift, target) + preset.alpha * car(logits + shift, target)
         assert_near(found(logits, target), wanted, 1e-5)
     assert CARLoss.balanced(COUNTS, alpha=0.0, tau=tau)(logits, target) == pytest.approx(
         F.cross_entropy(logits + shift, target).item(), abs=1e-6

@@ -24,6 +24,8 @@ CASES = (
     *("mixed", "mixed-classwise", "mixed-one-rank", "soft", "soft-classwise", "soft-bfloat16"),
     *("ignored", "ignored-mixed", "ignored-rank", "accumulated", "accumulated-classwise", "live"),
     *("first", "first-classwise", "first-ignored", "squared", "squared-classwise", "many", "one-rank", *SAVED),
+    *("fixed", "fixed-classwise", "fixed-ragged", "fixed-separate", "fixed-mixed", "fixed-soft", "fixed-ignored"),
+    *("fixed-ignored-rank", "fixed-first", "fixed-accumulated", "fixed-many"),
 )
 
 
@@ -150,10 +152,26 @@ def test_a_checkpoint_of_rank_0_continues_on_one_process(results: Results) -> No
         assert gap(first["parameters"], single["parameters"]) <= 1e-12
 
 
-def test_ranks_exchange_columns_and_never_the_matrix(results: Results) -> None:
-    first, second, _ = results.of("many")
+@pytest.mark.parametrize(("case", "most"), [("many", 32), ("fixed-many", 2 * 32)])
+def test_ranks_exchange_columns_and_never_the_matrix(results: Results, case: str, most: int) -> None:
+    first, second, _ = results.of(case)
     assert first["sizes"] == second["sizes"]
-    assert 0 < max(first["sizes"]) <= 32 * 500 < 500 * 500
+    assert 0 < max(first["sizes"]) <= most * 500 < 500 * 500
+
+
+def test_a_batch_refused_on_the_fixed_path_is_empty_for_the_others(results: Results) -> None:
+    for rank in results.ranks:
+        good, bad = rank["refused later"]["errors"]
+        assert good == "value 0.0, gradient 0.0"
+        assert "21 classes" in bad
+        assert rank["refused later"]["unchanged"]
+
+
+def test_a_larger_batch_on_the_fixed_path_warns_and_keeps_the_ranks_alike(results: Results) -> None:
+    first, second = (rank["more labels"] for rank in results.ranks)
+    assert all("Begin with the largest batch" in rank["warned"][0] for rank in (first, second))
+    assert torch.equal(first["confusion"], second["confusion"])
+    assert first["confusion"].any(0).sum() == 8  # two ranks with twice two labels
 
 
 def test_without_sync_a_rank_works_alone(results: Results) -> None:

@@ -18,12 +18,13 @@ SOURCE = Path(spectail.__file__).parent
 MODULES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
 NOT_CORE = {"metrics", "theory", "testing"}  # may come with an extra
 ROOMS = (
-    *("counts", "targets", "functional", "spectral", "car", "losses", "metrics", "theory", "data", "models", "augment"),
-    *("methods", "training", "testing", "report", "integrations", "experiments", "cli"),
+    *("counts", "targets", "functional", "spectral", "car", "car_loss", "car_reference", "losses", "metrics"),
+    *("theory", "data", "models", "augment", "methods", "training", "testing", "report", "integrations"),
+    *("experiments", "cli"),
 )
 # of the core
 HELPERS = {"torchvision_ops", "precision", "scratch", "history", "batch", "attach", "surrogate", "distributed"}
-HELPERS |= {"leading"}
+HELPERS |= {"leading", "ranks", "tracking", "waits"}
 DOORS = {"__init__", "__main__"}  # of the house; they open every room
 LAST_OF_CORE = "car"
 CORE = sorted(MODULES.keys() - NOT_CORE)
@@ -40,6 +41,8 @@ OPTIONS = {
     "prior_shift": 0.0,
     "surrogate": "full",
     "mixed": "masked",
+    "temperature": 1.0,
+    "baseline_grad": True,
     "solver": "auto",
     "sync": "auto",
     "on_empty": "error",

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("tyro")
 
 from spectail import CAR, ClassCounts
+from spectail.car import PRESETS
 from spectail.cli.evaluate import Evaluate
 from spectail.cli.train import FLAGS
 from spectail.cli.train_flags import FLAT, OWN, parse
 from spectail.methods.registry import METHODS
 from spectail.training.config import CARConfig, TrainConfig
-from spectail.training.regulariser import PRESETS
 
 FOLDER = Path(__file__).parent.parent / "docs" / "methods"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
@@ -104,7 +104,7 @@ def test_the_table_names_every_option_with_its_default(name):
 
 def test_the_page_of_car_names_its_options_with_the_values_they_have():
     table = {cells[0].strip("`"): cells[1] for cells in rows("car")}
-    alpha, changes = PRESETS[CARConfig.preset]
+    alpha, changes, _ = PRESETS[CARConfig.preset]
     values = {key: entry.default for key, entry in inspect.signature(CAR).parameters.items()} | changes
     values["alpha"] = alpha
     fields = [field for field in dataclasses.fields(CARConfig) if field.name != "enabled"]  # that is --car
@@ -116,12 +116,12 @@ def test_the_page_of_car_names_its_options_with_the_values_they_have():
 
 def test_presets_of_car_have_the_weights_the_page_says():
     said = next(cells[3] for cells in rows("car") if cells[0] == "`--car.alpha`")
-    others = [f"{PRESETS[name][0]:g} in `{name}`" for name in ("classwise", "balanced", "reference")]
+    others = [f"{PRESETS[name].alpha:g} in `{name}`" for name in ("classwise", "balanced", "reference")]
     assert ", ".join(others) in said
 
 
 def test_the_page_of_car_balanced_names_what_its_preset_changes():
-    alpha, changes = PRESETS["balanced"]
+    alpha, changes, _ = PRESETS["balanced"]
     for option, value in ({"alpha": alpha} | changes).items():
         value = f"{value:g}" if isinstance(value, float) else value
         assert f"--car.{option} {value}" in text("car-balanced"), option

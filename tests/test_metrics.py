@@ -392,6 +392,12 @@ def test_nothing_added_is_an_error():
         metrics.compute()
 
 
+def rounding(logits):
+    """Softmax may round a row differently when it stands elsewhere in a batch: by a few units in the last place. The
+    calibration error is a difference of confidences and several times smaller than they are, so 64 units for all."""
+    return {"rel": 64 * torch.finfo(logits.dtype).eps}
+
+
 def assert_same(result, wanted, **options):
     assert result.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -408,13 +414,18 @@ def test_batches_of_any_size_give_one_result(size, name):
     metrics = Metrics(COUNTS)
     for part, labels in zip(logits.split(size), target.split(size), strict=True):
         metrics.update(part, labels)
-    assert_same(metrics.compute(), measured(logits, target, COUNTS).compute())
+    result = metrics.compute()
+    assert_same(result, measured(logits, target, COUNTS).compute(), **rounding(logits))
+    share = probabilities(logits)[np.arange(len(target)), target.numpy()]
+    assert result["nll"] == close(-np.log(share).mean(), **rounding(logits))
 
 
 def test_the_order_of_samples_does_not_matter():
     logits, target = CASES["all classes"]
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
-    assert_same(measured(logits[order], target[order]).compute(), measured(logits, target).compute())
+    assert_same(
+        measured(logits[order], target[order]).compute(), measured(logits, target).compute(), **rounding(logits)
+    )
 
 
 def test_the_state_survives_a_checkpoint(tmp_path):
@@ -425,7 +436,7 @@ def test_the_state_survives_a_checkpoint(tmp_path):
     resumed.load_state_dict(torch.load(tmp_path / "state.pt"))
     assert resumed.compute() == half.compute()
     resumed.update(logits[200:], target[200:])
-    assert_same(resumed.compute(), measured(logits, target).compute())
+    assert_same(resumed.compute(), measured(logits, target).compute(), **rounding(logits))
     assert not list(resumed.parameters())
 
 
@@ -590,7 +601,7 @@ def test_two_processes_measure_what_one_does(tmp_path):
     launch(*ranks, worker, tmp_path)
     wanted = measured(logits, target, COUNTS).compute()
     for rank in range(2):
-        assert_same(json.loads((tmp_path / f"rank{rank}.json").read_text()), wanted)
+        assert_same(json.loads((tmp_path / f"rank{rank}.json").read_text()), wanted, **rounding(logits))
 
 
 def test_one_process_has_nothing_to_sync():

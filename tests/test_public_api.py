@@ -303,6 +303,7 @@ def flags_in(text, without=frozenset()):
 
 
 def registry_lines():
+    from spectail.car import PRESETS as CAR_PRESETS
     from spectail.counts import CONVENTIONS
     from spectail.data.catalog import ENTRIES, OWN
     from spectail.data.longtail import PROFILES, SELECTIONS
@@ -314,14 +315,13 @@ def registry_lines():
     from spectail.models.build import MODELS
     from spectail.training.config import PRESETS
     from spectail.training.recipes import RECIPES, SAME_AS
-    from spectail.training.regulariser import PRESETS as CAR_PRESETS
 
     names = {
         "methods": [*METHODS, *(f"{name} is {other}" for name, other in ALIASES.items())],
         "data sets": [entry.name for entry in [*ENTRIES, *OWN]],
         "models": MODELS,
         "presets": [f"{name}: {shown(settings)}" for name, settings in PRESETS.items()],
-        "presets of CAR": [f"{name}: alpha {alpha}, {shown(more)}" for name, (alpha, more) in CAR_PRESETS.items()],
+        "presets of CAR": [f"{name}: alpha {alpha}, {shown(more)}" for name, (alpha, more, _) in CAR_PRESETS.items()],
         "recipes": [f"{name}: {', '.join(methods)}" for name, methods in RECIPES.items()],
         "recipes of others": [f"{name} as {other}" for name, other in SAME_AS.items()],
         "transforms": TRANSFORMS,

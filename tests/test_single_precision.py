@@ -27,7 +27,7 @@ class NoFloat64(TorchDispatchMode):
 def apple(monkeypatch):
     """The CPU as such a device; the solver is the one of devices that are not the CPU."""
     monkeypatch.setattr("spectail.precision.holds_float64", lambda device: False)
-    monkeypatch.setattr(CAR, "_adaptive", CAR._static)
+    monkeypatch.setitem(CAR.__init__.__kwdefaults__, "solver", "fixed")
 
 
 def batches(soft):

@@ -14,9 +14,21 @@ KINDS = [("hard", "masked"), ("ignored", "masked"), ("soft", "masked")]
 KINDS += [("mixed", mode) for mode in ("masked", "soft", "dominant", "clean")]
 
 
-@pytest.fixture(params=itertools.product(FORMS, ("all", "non-target"), (True, False), (0.0, 2.0)), ids=str)
+NAMES = ("surrogate", "competitors", "gate_grad", "gamma", "temperature", "baseline_grad")
+OPTIONS = [(*case, 1.0, True) for case in itertools.product(FORMS, ("all", "non-target"), (True, False), (0.0, 2.0))]
+OPTIONS += [(form, "all", False, 0.0, 1.0, False) for form in FORMS]  # the authors' script
+OPTIONS += [("no-softmax", "all", True, 0.5, 1.0, False), ("no-both", "all", True, 0.5, 1.0, False)]
+OPTIONS += [
+    (form, rivals, True, 1.0, heat, True)
+    for form in FORMS[:2]
+    for rivals in ("all", "non-target")
+    for heat in (0.5, 3.0)
+]
+
+
+@pytest.fixture(params=OPTIONS, ids=str)
 def options(request):
-    return dict(zip(("surrogate", "competitors", "gate_grad", "gamma"), request.param, strict=True))
+    return dict(zip(NAMES, request.param, strict=True))
 
 
 @pytest.mark.parametrize(("kind", "mixed"), KINDS)
@@ -47,6 +59,26 @@ def test_closed_form_gradient_is_that_of_autograd(kind, mixed, options):
     oracle.assert_near(value, wanted, 1e-12)
     oracle.assert_near(gradient, wanted_gradient, 1e-11)
     assert float(wanted_gradient.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("surrogate", ["no-softmax", "no-both"])
+def test_a_detached_baseline_changes_the_gradient_and_not_the_value(surrogate):
+    """By hand, for one sample: without softmax the true logit no longer answers for the selection."""
+    logits, target = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64), torch.tensor([0])
+    direction = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+
+    def along(baseline_grad):
+        options = {"surrogate": surrogate, "gate_grad": False, "baseline_grad": baseline_grad}
+        return lambda *batch: direction @ SF.soft_confusion(*batch, **options)[:, 0]
+
+    value, gradient = oracle.value_and_gradient(along(True), logits, target)
+    same, other = oracle.value_and_gradient(along(False), logits, target)
+    assert value == same
+    # select_1 = a / (a + b) with a = f_1 - f_0 = 1 and b = f_2 - f_0 = 3: its derivatives are b, -a over (a + b)^2
+    gate = torch.tensor(1.0, dtype=torch.float64).sigmoid() if surrogate == "no-softmax" else 1.0
+    torch.testing.assert_close(other[0, 1:], gate * torch.tensor([3.0, -1.0], dtype=torch.float64) / 16)
+    assert other[0, 0] == 0
+    torch.testing.assert_close(gradient[0, 0], -gate * torch.tensor(2.0, dtype=torch.float64) / 16)
 
 
 @pytest.mark.parametrize("surrogate", FORMS)

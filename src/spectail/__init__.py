@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import data, functional, spectral
-    from .car import CAR, CARLoss
+    from .car import CAR
+    from .car_loss import CARLoss
+    from .car_reference import CARReference
     from .counts import ClassCounts
     from .targets import MixedTarget
 
 __version__ = "0.1.0"
 
-__all__ = ["CAR", "CARLoss", "ClassCounts", "MixedTarget", "data", "functional", "spectral"]
+__all__ = ["CAR", "CARLoss", "CARReference", "ClassCounts", "MixedTarget", "data", "functional", "spectral"]
 
-_HOMES = {"CAR": "car", "CARLoss": "car", "ClassCounts": "counts", "MixedTarget": "targets"}
+_HOMES = {"CAR": "car", "CARLoss": "car_loss", "CARReference": "car_reference"}
+_HOMES |= {"ClassCounts": "counts", "MixedTarget": "targets"}
 
 
 def __getattr__(name: str) -> Any:

@@ -191,6 +191,12 @@ def check_number(**options: object) -> None:
             raise TypeError(f"{name} must be a number; got {value!r}.")
 
 
+def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """One of a few values, in words."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
+
+
 def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:
     if isinstance(counts, Mapping):
         raise TypeError(

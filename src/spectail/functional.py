@@ -23,6 +23,8 @@ def soft_confusion(
     surrogate: str = "full",
     mixed: str = "masked",
     ignore_index: int = -100,
+    temperature: float = 1.0,
+    baseline_grad: bool = True,
 ) -> Tensor:
     r"""Differentiable confusion matrix of a batch.
 
@@ -44,6 +46,9 @@ def soft_confusion(
             constant, as the gate).
         mixed: how a :class:`~spectail.MixedTarget` counts: ``"masked"``, ``"soft"``, ``"dominant"``, ``"clean"``.
         ignore_index: samples with this label are left out.
+        temperature: the logits are divided by it in the softmax.
+        baseline_grad: False stops the gradient through the f_j of the selection. It changes the ablations without
+            softmax only, since a softmax does not see a shift.
 
     Shape:
         logits (N, K); target (N,), (N, K) or MixedTarget of N; result (K, K).
@@ -57,11 +62,11 @@ def soft_confusion(
 
     Reference: CAR, CVPR 2026, the soft margin confusion.
     """
-    check_number(gamma=gamma)
-    kind = Surrogate(gamma, competitors, gate_grad, surrogate)
+    check_number(gamma=gamma, temperature=temperature)
+    kind = Surrogate(gamma, competitors, gate_grad, surrogate, temperature, baseline_grad)
     scores = _scores(logits)
     items = _entries(target, scores, mixed, ignore_index)
-    rows = soft_rows(items.of(scores), items.label, items.partner, kind).rows
+    rows = soft_rows(items.of(scores), items.label, items.partner, kind)
     mass = _mass(items, scores.shape[1])
     weight = items.mass / mass.clamp_min(1)[items.label]
     columns = scores.new_zeros(scores.shape[1], scores.shape[1])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from .precision import widest
-from .scratch import Scratch, take
-from .spectral import RECYCLED, Subspace
+from .scratch import Scratch
+from .tracking import DIRECTIONS, Change, Subspace
 
 LIVE_FROM = 2048  # with batch averaging, more classes than this are stored sparsely
 FORGET = 1e-6  # a stored column this far below the spectral norm is dropped
-SMALLEST = 2.0**-30  # the lazy factor is multiplied in before it gets smaller than this
+SMALLEST = 2.0**-15  # the lazy factor is multiplied in before it gets smaller: fourth powers must stay in float32
 
 
 class History(nn.Module):
@@ -22,8 +22,9 @@ class History(nn.Module):
 
     - ``factor * rows`` is the matrix: decaying it by beta is one multiplication of ``factor``.
     - With ``live`` storage only classes seen lately have a row; ``classes`` says which, and the rest are 0. A row is
-      dropped when its column sum is below ``FORGET`` times the spectral norm. Entries are non-negative, so the norm
-      falls by at most beta a step, and so does a stored column: what was negligible when dropped stays so.
+      dropped when it is shorter than ``FORGET`` times the spectral norm. Entries are non-negative, so the norm falls by
+      at most beta a step, and so does a stored column: what was negligible when dropped stays so.
+    - ``sums`` holds the sum of the squares of each row, for the solver that leaves negligible rows out.
     - ``weights`` records, in float32, the Lambda inside the rows. A state saved under another Lambda is
       rescaled when it is loaded.
     - ``basis`` and ``images`` are the search space that the spectral solver carries along.
@@ -45,11 +46,19 @@ class History(nn.Module):
     def __init__(self, weights: Tensor, live: bool) -> None:
         super().__init__()
         self.num_classes = weights.numel()
-        self.live = live
+        self.live = self.sparse = live
+        self.settled = False
+        """Whether every class has a row and the factor is 1, known without looking at it."""
+        self.tracked = True
+        """Whether sums and images go with the rows; after loading or settling that is to be seen."""
         self.register_buffer("weights", weights.clone())
         self.reset()
 
     def reset(self, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> None:
+        self.live = self.sparse
+        self._allocate(dtype, device)
+
+    def _allocate(self, dtype: torch.dtype, device: torch.device | None) -> None:
         size = 0 if self.live else self.num_classes
         self.register_buffer("rows", torch.zeros(size, self.num_classes, dtype=dtype, device=device))
         self.register_buffer("classes", torch.arange(size, device=device))
@@ -57,8 +66,9 @@ class History(nn.Module):
         self.register_buffer("factor", torch.ones((), dtype=widest(device), device=device))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
         self.register_buffer("seen", torch.zeros(self.num_classes, dtype=torch.bool, device=device))
-        self.register_buffer("basis", torch.zeros(RECYCLED, self.num_classes, dtype=dtype, device=device))
-        self.register_buffer("images", torch.zeros(RECYCLED, size, dtype=dtype, device=device))
+        self.register_buffer("basis", torch.zeros(2 * DIRECTIONS, self.num_classes, dtype=dtype, device=device))
+        self.register_buffer("images", torch.zeros(DIRECTIONS, size, dtype=dtype, device=device))
+        self.settled, self.tracked = not self.live, True
         self._index()
 
     @property
@@ -75,53 +85,84 @@ class History(nn.Module):
         full = self.rows.new_zeros(self.num_classes, self.num_classes)
         return full.index_copy_(0, self.classes, self.matrix * self.factor.to(self.rows.dtype))
 
-    def densify(self) -> None:
-        """Give every class a row and multiply the factor in: what devices that should not wait for values need."""
-        rows, basis = self.dense(), self.basis
-        self.live, dtype = False, self.rows.dtype
-        steps, seen = self.steps, self.seen
-        self.reset(dtype, rows.device)
-        self.rows, self.steps, self.seen, self.basis = rows, steps, seen, basis
-        self.images = basis @ rows.T
-
     def settle(self) -> None:
-        """Every class stored and the factor multiplied in, as fixed shapes need it."""
+        """Give every class a row and multiply the factor in: what fixed shapes and few calls need."""
+        if self.tracked:
+            self.tracked = False
+            self.sums.fill_(-1)  # also in a saved state: these no longer go with the rows
+        if self.settled:
+            return
         if self.live:
-            self.densify()
+            rows, leading = self.dense(), self.basis[:1].clone()
+            steps, seen = self.steps, self.seen
+            self.live = False
+            self._allocate(rows.dtype, rows.device)
+            self.sums.fill_(-1)
+            self.rows, self.steps, self.seen = rows, steps, seen
+            self.basis[:1] = leading
         else:
             self._multiply_in()
+            self.basis[1:].zero_()  # of the solvers for settled storage, none has more than one direction
+            self.images.zero_()
+        self.settled, self.tracked = True, False  # the solvers of settled storage leave sums and images behind
 
     def _multiply_in(self) -> None:
         factor = self.factor.to(self.rows.dtype)
-        self.matrix.mul_(factor)
-        self.sums.mul_(factor)
-        self.images.mul_(factor)
+        self._scale(factor)
         self.factor.fill_(1)
+
+    def _scale(self, factor: Tensor | float) -> None:
+        """Multiply the stored rows, and what is derived from them, by a number."""
+        self.matrix.mul_(factor)
+        self.sums.mul_(factor * factor)
+        self.images.mul_(factor)
+        self.basis[DIRECTIONS:].mul_(factor * factor)
 
     def decay(self, beta: float) -> None:
         if beta == 0.0:  # nothing of the past is left, and the factor must not become 0
-            self.matrix.zero_()
-            self.sums.zero_()
-            self.images.zero_()
+            self._scale(0.0)
             return
         self.factor.mul_(beta)
         if float(self.factor) < SMALLEST:
             self._multiply_in()
 
-    def places(self, label: Tensor) -> Tensor:
+    def touch(self, present: Tensor, keep: Tensor | None, scratch: Scratch) -> Change:
+        """The rows of these classes, to be changed; ``keep`` is the share of each that stays (None: all of it)."""
+        self.settled = False
+        at, count = self._places(present), present.numel()
+        both = scratch.take("both", (2 * count, self.num_classes), self.rows)
+        old = torch.index_select(self.rows, 0, at, out=both[:count])
+        both[count:].copy_(old) if keep is None else torch.mul(old, keep[:, None], out=both[count:])
+        return Change(at, both, at)
+
+    def put(self, change: Change, scratch: Scratch) -> Change:
+        """Store the rows that a batch has changed, and count their squares."""
+        new = change.new
+        squares = torch.mul(new, new, out=scratch.take("change", (new.shape[0], new.shape[1]), new)).sum(1)
+        self.rows.index_copy_(0, change.at, new)
+        self.sums.index_copy_(0, change.at, squares)
+        return change._replace(squares=squares)
+
+    def take_up(self) -> bool:
+        """Let sums and images follow the rows again if another solver has left them behind; says whether it had."""
+        if self.tracked:
+            return False
+        self.tracked, used = True, self.classes.numel()
+        if not used or float(self.sums[0]) >= 0:
+            return False
+        self.sums[:used] = self.matrix.square().sum(1)
+        self.images.zero_()[0] = self.matrix @ self.basis[0]
+        return True
+
+    def _places(self, label: Tensor) -> Tensor:
         """Where the rows of these classes are; with live storage a class without one gets one."""
         if not self.live:
             return label
         found = self.place[label]
         if bool((found < 0).any()):
-            self._make_room(torch.unique(label[found < 0]))
+            self._make_room(label[found < 0])
             found = self.place[label]
         return found
-
-    def add(self, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch | None) -> None:
-        change = add_columns(self.rows, columns, at, weight, pull, scratch)
-        if self.live:
-            self.sums.index_add_(0, at, change.sum(1))
 
     def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
         """Count a step and remember which classes it showed, for a start from the first estimate."""
@@ -131,7 +172,7 @@ class History(nn.Module):
     def tidy(self, spectral_norm: Tensor) -> None:
         """Drop the classes that no longer matter. ``spectral_norm`` is of ``rows``, without the factor."""
         if self.live:
-            keep = self.sums[: self.classes.numel()] >= FORGET * spectral_norm
+            keep = self.sums[: self.classes.numel()] >= (FORGET * spectral_norm) ** 2
             if not bool(keep.all()):
                 self._drop(keep)
 
@@ -144,15 +185,17 @@ class History(nn.Module):
     def clone(self) -> History:
         twin = History.__new__(History)
         nn.Module.__init__(twin)
-        twin.num_classes, twin.live = self.num_classes, self.live
+        for name in ("num_classes", "live", "sparse", "settled", "tracked"):
+            setattr(twin, name, getattr(self, name))
         for name, value in self.named_buffers():
             twin.register_buffer(name, value.clone())
         return twin
 
     def _reweight(self, ratio: Tensor) -> None:
         self.matrix.mul_(ratio[:, None])
-        self.sums[: ratio.numel()].mul_(ratio)
-        self.images.mul_(ratio)
+        self.sums[: ratio.numel()].mul_(ratio.square())  # below 0, if that is what they are, they stay
+        self.images.zero_()  # another matrix: the search begins anew
+        self.basis.zero_()
 
     def _make_room(self, new: Tensor) -> None:
         used, wanted = self.classes.numel(), self.classes.numel() + new.numel()
@@ -165,7 +208,7 @@ class History(nn.Module):
         self.rows[used:wanted] = 0
         self.sums[used:wanted] = 0
         self.classes = torch.cat([self.classes, new])
-        self.images = torch.cat([self.images, self.images.new_zeros(RECYCLED, new.numel())], 1)
+        self.images = torch.cat([self.images, self.images.new_zeros(DIRECTIONS, new.numel())], 1)
         self.place[new] = torch.arange(used, wanted, device=new.device)
 
     def _drop(self, keep: Tensor) -> None:
@@ -222,10 +265,16 @@ class History(nn.Module):
         for name, value in saved.items():
             setattr(self, name, value.detach().to(device).clone())
         self._index()
+        if self.basis.shape[0] != 2 * DIRECTIONS or self.images.shape[0] != DIRECTIONS:  # saved by an earlier version
+            self.basis = self.basis.new_zeros(2 * DIRECTIONS, self.num_classes)
+            self.images = self.images.new_zeros(DIRECTIONS, self.classes.numel())
+            self.sums.fill_(-1)
         if not torch.equal(other, self.weights.to(other.dtype)):
             self._reweight((self.weights / other)[self.classes].to(self.rows.dtype))
+        self.settled, self.tracked = False, False
         if not self.live and self.classes.numel() < self.num_classes:
-            self.densify()
+            self.live = True
+            self.settle()
 
 
 def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -241,16 +290,3 @@ def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
         return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
     return apply
-
-
-def add_columns(
-    rows: Tensor, columns: Tensor, at: Tensor, weight: Tensor, pull: Tensor | None, scratch: Scratch | None = None
-) -> Tensor:
-    """``rows[at] += weight * columns - pull * rows[at]``, where ``at`` may repeat; returns what was added."""
-    shape = (columns.shape[0], columns.shape[1])
-    change = torch.mul(columns, weight[:, None], out=take(scratch, "change", shape, rows))
-    if pull is not None:
-        old = torch.index_select(rows, 0, at, out=take(scratch, "touched", shape, rows))
-        change.addcmul_(old, pull[:, None], value=-1)
-    rows.index_add_(0, at, change)
-    return change

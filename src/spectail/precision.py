@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import torch
 
 
@@ -23,3 +26,15 @@ def widest(device: torch.device | None) -> torch.dtype:
         (torch.float64, torch.float32)
     """
     return torch.float64 if holds_float64(device or torch.device("cpu")) else torch.float32
+
+
+def full_precision(device: torch.device) -> Any:
+    """A context in which autocast rounds nothing.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16), full_precision(torch.device("cpu")):
+        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+        torch.float32
+    """
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else contextlib.nullcontext()

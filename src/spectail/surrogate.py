@@ -1,4 +1,4 @@
-"""The differentiable confusion of single samples, and its gradient in closed form.
+"""The differentiable confusion of single samples: the definition, and a faster form with its gradient written down.
 
 One entry (a sample with label j) gives a row over predicted classes i, zero at i = j:
 
@@ -9,6 +9,7 @@ Everything depends on differences f_i - f_j only, so the gradient of a row sums 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Surrogate:
     competitors: str = "all"
     gate_grad: bool = True
     form: str = "full"
+    temperature: float = 1.0
+    baseline_grad: bool = True
 
     def __post_init__(self) -> None:
         if self.competitors not in COMPETITORS:
@@ -37,85 +40,117 @@ class Surrogate:
             raise ValueError(f"surrogate must be one of {', '.join(SURROGATES)}; got {self.form!r}.")
         if not 0 <= self.gamma < float("inf"):
             raise ValueError(f"gamma is a margin in logit units and must be 0 or more; got {self.gamma}.")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature divides the logits of the softmax and must be above 0; got {self.temperature}."
+            )
 
     @property
     def uses_softmax(self) -> bool:
         return self.form in ("full", "no-gate")
 
-
-class SoftRows(NamedTuple):
-    """Row e is the soft confusion of entry e; ``gate`` is None where the form has none."""
-
-    rows: Tensor
-    select: Tensor
-    gate: Tensor | None
+    @property
+    def gate_learns(self) -> bool:
+        """Whether a gradient flows through the gate."""
+        return self.gate_grad and self.form in ("full", "no-softmax")
 
 
-def soft_rows(
-    logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate, scratch: Scratch | None = None
-) -> SoftRows:
-    """Soft confusion of each entry; differentiable unless it is computed in ``scratch``.
+def soft_rows(logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate) -> Tensor:
+    """Soft confusion of each entry, (E, K): the definition, for autograd.
 
     Args:
         logits: (E, K).
         label: (E,) true class, whose own row is 0.
         partner: (E,) a class left out because predicting it is no error, or None.
+    """
+    target = label[:, None]
+    true = logits.gather(1, target)
+    lead = logits - true
+    if kind.uses_softmax:
+        rivals = logits.scatter(1, target, -torch.inf) if kind.competitors == "non-target" else logits
+        select = (rivals / kind.temperature).softmax(1)
+    else:
+        positive = (lead if kind.baseline_grad else logits - true.detach()).relu()
+        select = positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(positive.dtype).tiny)
+    if kind.form == "no-gate":
+        rows = select
+    else:
+        gate = (kind.gamma + lead).relu() if kind.form == "no-both" else (kind.gamma + lead).sigmoid()
+        rows = select * (gate if kind.gate_learns else gate.detach())
+    rows = rows.scatter(1, target, 0)
+    return rows if partner is None else rows.scatter(1, partner[:, None], 0)
+
+
+class SoftRows(NamedTuple):
+    """The same rows with the factors that their gradient needs; ``gate`` is None where the form has none."""
+
+    rows: Tensor
+    select: Tensor
+    gate: Tensor | None
+    target: Tensor
+    """(E, 1) true class."""
+
+
+def fast_rows(
+    logits: Tensor, label: Tensor, partner: Tensor | None, kind: Surrogate, scratch: Scratch | None = None
+) -> SoftRows:
+    """What :func:`soft_rows` gives, without autograd and with few passes over the logits.
+
+    Args:
         scratch: where the results may lie; the next call overwrites them.
     """
     target, shape = label[:, None], (logits.shape[0], logits.shape[1])
-    difference = torch.sub(logits, logits.gather(1, target), out=take(scratch, "difference", shape, logits))
-    select = _select(logits, difference, target, kind, scratch)
-    gate: Tensor | None
-    if kind.form == "no-gate":
-        gate, rows = None, select.clone()
+    first, second = take(scratch, "select", shape, logits), take(scratch, "gate", shape, logits)
+    gate: Tensor | None = None
+    if kind.form == "full" and kind.temperature == 1:
+        # exp(f) is in the softmax already: sigmoid(gamma + f_i - f_j) = p_i / (p_i + p_j exp(-gamma))
+        select = torch.softmax(logits, 1, out=first)
+        odds = select.gather(1, target)
+        odds = (odds.mul_(math.exp(-kind.gamma)) if kind.gamma else odds).clamp_min_(torch.finfo(select.dtype).tiny)
+        select.scatter_(1, target, 0)
+        gate = torch.add(select, odds, out=second)
+        torch.div(select, gate, out=gate)
+        if kind.competitors == "non-target":
+            select.div_(select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny))
     else:
-        if kind.gamma:
-            difference += kind.gamma
-        gate = difference.relu_() if kind.form == "no-both" else difference.sigmoid_()
-        if kind.form == "no-both" or not kind.gate_grad:
-            gate = gate.detach()
-        rows = torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
-    if partner is not None:
-        rows = _zero_at(rows, partner[:, None])
-    return SoftRows(rows, select, gate)
+        lead = logits - logits.gather(1, target)
+        if kind.uses_softmax:
+            rivals = logits.scatter(1, target, -torch.inf) if kind.competitors == "non-target" else logits
+            select = torch.softmax(rivals / kind.temperature, 1, out=first).scatter_(1, target, 0)
+        else:
+            positive = lead.relu()  # already 0 at the label
+            select = positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(positive.dtype).tiny)
+        if kind.form != "no-gate":
+            lead += kind.gamma
+            gate = lead.relu_() if kind.form == "no-both" else lead.sigmoid_()
+    rows = select.clone() if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
+    return SoftRows(rows if partner is None else rows.scatter_(1, partner[:, None], 0), select, gate, target)
 
 
-def _select(logits: Tensor, difference: Tensor, target: Tensor, kind: Surrogate, scratch: Scratch | None) -> Tensor:
-    shape = (logits.shape[0], logits.shape[1])
-    room = take(scratch, "select", shape, logits)
-    if not kind.uses_softmax:
-        positive = difference.relu()  # already 0 at the label
-        return positive / positive.sum(1, keepdim=True).clamp_min(torch.finfo(positive.dtype).tiny)
-    if kind.competitors == "non-target":
-        others = torch.scatter(logits, 1, target, -torch.inf, out=take(scratch, "rows", shape, logits))
-        return torch.softmax(others, 1, out=room)
-    return _zero_at(torch.softmax(logits, 1, out=room), target)
-
-
-def _zero_at(values: Tensor, position: Tensor) -> Tensor:
-    return values.scatter(1, position, 0) if values.requires_grad else values.scatter_(1, position, 0)
-
-
-def soft_gradient(
-    soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, label: Tensor, kind: Surrogate
-) -> Tensor:
+def soft_gradient(soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, kind: Surrogate) -> Tensor:
     """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K); uses up ``soft``.
 
-    For a softmax selection, with a = rows * left and h = sum(a): a - select * h, plus a * (1 - gate) from the
-    gate; the label's own entry is minus the sum of the others.
+    For a softmax selection at temperature T, with a = rows * left and h = sum(a): (a - select * h) / T, plus
+    a * (1 - gate) from the gate; the label's own entry is minus the sum of the others.
     """
-    weighted = soft.rows.mul_(left)  # in place throughout: fresh memory of this size costs more than the arithmetic
-    total = weighted.sum(1, keepdim=True)
+    target, column = soft.target, scale[:, None]
+    total = torch.mv(soft.rows, left)[:, None]
+    weighted = soft.rows.mul_(left)  # in place: fresh memory of this size costs more than the arithmetic
     if kind.uses_softmax:
-        gradient = soft.select.mul_(-total)
+        gradient = soft.select * total.neg_()  # fresh memory: this outlives the step
+        selected = 1.0
     else:
         positive = soft.select > 0
-        room = (logits - logits.gather(1, label[:, None])).relu().sum(1, keepdim=True)
+        room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
         share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
-        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0).sub_(weighted)
-    if kind.gate_grad and soft.gate is not None and kind.form != "no-both":
-        gradient.addcmul_(weighted, soft.gate.sub_(2), value=-1)  # selection 1, gate 1 - g
-    else:
-        gradient.add_(weighted)
-    gradient = gradient * scale[:, None]  # fresh memory at last: this outlives the step
-    return gradient.scatter_(1, label[:, None], -gradient.sum(1, keepdim=True))
+        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
+        selected = 0.0
+    fixed = gradient.clone() if not (kind.baseline_grad or kind.uses_softmax) else None
+    if kind.temperature != 1 and kind.uses_softmax:
+        gradient, selected = gradient.div_(kind.temperature), 1 / kind.temperature
+    if kind.gate_learns and soft.gate is not None:
+        gradient.addcmul_(weighted, soft.gate.sub_(selected + 1), value=-1)
+    elif selected:
+        gradient.add_(weighted, alpha=selected)
+    moved = gradient if fixed is None else gradient - fixed  # what the true logit takes part in
+    return gradient.scatter_(1, target, -moved.sum(1, keepdim=True)).mul_(column)

@@ -42,7 +42,10 @@ class MixedTarget:
             raise ValueError(
                 f"MixedTarget needs a and b of one shape (N,); got {tuple(self.a.shape)} and {tuple(self.b.shape)}."
             )
-        lam = torch.as_tensor(self.lam, device=self.a.device)
+        lam = self.lam  # a number is not sent to the device, which would wait for it, but made there
+        if not isinstance(lam, Tensor):
+            lam = torch.full((), lam, device=self.a.device) if isinstance(lam, (int, float)) else torch.as_tensor(lam)
+        lam = lam.to(self.a.device)
         if not lam.is_floating_point():
             lam = lam.to(torch.get_default_dtype())
         if lam.ndim > 1 or (lam.ndim == 1 and lam.shape != self.a.shape):
@@ -97,21 +100,36 @@ def entries(
     mixed: str = "masked",
     ignore: int = -100,
     none_ignored: bool = False,
+    fixed: bool = False,
 ) -> Entries:
-    """Read any target as entries. Ignored labels stay as entries of mass 0, so shapes never depend on values."""
+    """Read any target as entries. Ignored labels stay as entries of mass 0, so shapes do not depend on values.
+
+    Soft labels list their positive ones only, unless ``fixed``: then no shape depends on a value.
+    """
     if isinstance(target, MixedTarget):
         return _mixed_entries(target, dtype, mixed, ignore)
     if target.ndim == 2:
-        return _soft_entries(target.to(dtype))
+        return _soft_entries(target.to(dtype), fixed or torch.compiler.is_compiling())
     target = target.long()  # before comparing: a byte would wrap -100 round to 156
     if none_ignored:
         return Entries(None, target, torch.ones_like(target, dtype=dtype))
     kept = target != ignore
-    return Entries(None, target.where(kept, 0), kept.to(dtype))
+    return Entries(None, target * kept, kept.to(dtype))  # an ignored sample as class 0, with mass 0
 
 
-def _soft_entries(labels: Tensor) -> Entries:
-    if torch.compiler.is_compiling():  # nonzero() has a shape that depends on values: list every pair instead
+def label_mass(target: Target, num_classes: int, mixed: str | None = None, ignore: int | None = None) -> Tensor:
+    """Label mass of each class in a batch, (K,), float64.
+
+    Example:
+        >>> label_mass(torch.tensor([0, 2, 2]), 3)
+        tensor([1., 0., 2.], dtype=torch.float64)
+    """
+    items = entries(target, num_classes, torch.float64, mixed or "masked", -100 if ignore is None else ignore)
+    return items.mass.new_zeros(num_classes).index_add_(0, items.label, items.mass)
+
+
+def _soft_entries(labels: Tensor, fixed: bool) -> Entries:
+    if fixed:  # nonzero() has a shape that depends on values: list every pair instead
         count, classes = labels.shape
         sample = torch.arange(count, device=labels.device).repeat_interleave(classes)
         return Entries(sample, torch.arange(classes, device=labels.device).repeat(count), labels.flatten())
@@ -224,7 +242,7 @@ def check_target_values(target: Target, num_classes: int, ignore: int = -100) ->
 
 def check_finite(logits: Tensor) -> None:
     """NaN and infinity are named as such before they can enter anything that lasts."""
-    if not logits.numel():
+    if not logits.numel() or math.isfinite(float(logits.sum())):
         return
     low, high = (float(end) for end in torch.aminmax(logits))
     if math.isfinite(low) and math.isfinite(high):

@@ -356,7 +356,7 @@ def test_a_core_that_does_not_work_is_an_error(capsys, installation, monkeypatch
                 raise RuntimeError(f"{Path.home()}/lib.so: wrong symbol")
             return 0 * logits.sum()
 
-    monkeypatch.setattr("spectail.car.CARLoss", Broken)
+    monkeypatch.setattr("spectail.car_loss.CARLoss", Broken)
     code, printed, _ = ask(capsys)
     assert code == 1
     assert "The core does not work.\n" in printed

@@ -169,13 +169,13 @@ def test_shares_of_ranks_make_up_the_global_batch(pixels):
 def test_one_thread_or_two_make_the_same_batch(pixels, path):
     stored, rows = FULL.prepare(pixels), np.arange(60)
     draws = FULL.draws(60, np.random.default_rng(5))
-    batches = []
+    batches, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             batches.append(path(FULL, stored, rows, draws))
     finally:
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)
     assert torch.equal(*batches)
 
 

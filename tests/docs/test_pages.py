@@ -109,9 +109,9 @@ def understood(arguments, method):
 
 
 def test_what_the_migration_page_calls_part_of_the_preset_is():
-    from spectail.training.regulariser import PRESETS
+    from spectail.car import PRESETS
 
-    alpha, options = PRESETS["reference"]
+    alpha, options, _ = PRESETS["reference"]
     said = {}
     for _, here, *_ in table_rows("migration.md"):
         found = re.match(r"`--car\.([\w-]+) (\S+)`, part of", here)

@@ -141,16 +141,16 @@ def test_an_unknown_experiment_names_the_nearest():
 
 
 def test_what_the_search_chose_is_what_car_balanced_does():
+    from spectail.car import PRESETS
     from spectail.experiments.grids import CANDIDATES, CHOSEN
-    from spectail.training.regulariser import PRESETS
 
-    alpha, changes = PRESETS["balanced"]
+    alpha, changes, _ = PRESETS["balanced"]
     tau = find_method("car-balanced").load().options_type().tau
     shipped = {"options.tau": tau, "car.alpha": alpha, "car.gamma": changes["gamma"], "car.r0": changes["r0"]}
     assert shipped == CHOSEN
     chosen = {name.partition(".")[2]: value for name, value in CHOSEN.items()}
     assert all(chosen[name] in values for name, values in CANDIDATES.items())  # a candidate, not something else
-    assert PRESETS["classwise"][1].items() - changes.items() == {("gamma", 2.0)}  # the rest is class-wise
+    assert PRESETS["classwise"].options.items() - changes.items() == {("gamma", 2.0)}  # the rest is class-wise
 
 
 def test_car_balanced_by_name_is_the_cell_of_the_trade_off():

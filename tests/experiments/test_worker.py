@@ -167,12 +167,13 @@ def test_workers_at_once_train_each_run_once(tmp_path, store):
 
 
 def test_a_run_of_two_processes_gives_the_same_result(tmp_path, store):
-    run = small_runs(("car",))[0]
+    """With layer norm, for batch norm would see half batches. Sums in another order round differently."""
+    run = small_runs(("car",), extra=(("model.model", "small-vit"),))[0]
     work(store, tmp_path / "two", [run], processes=2)
     (record,) = store.records().values()
     assert record.status == "done", record.error
     alone = train(run.config(tmp_path / "alone", device="cpu", workers=0))
-    assert record.results["per_class"] == alone["per_class"]
+    assert record.results["nll"] == pytest.approx(alone["nll"], rel=1e-3)
 
 
 @pytest.mark.parametrize("wait", [True, False])

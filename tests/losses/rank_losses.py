@@ -4,6 +4,7 @@ Without torchrun, ``gradient(case, range(8))`` is the same case in one process. 
 float64 on 8 images, of which the first rank holds 5 and the second 3.
 """
 
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -101,3 +102,5 @@ def main(folder):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down

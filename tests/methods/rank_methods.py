@@ -3,6 +3,7 @@
 ``RUNS`` are the same runs for one process.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -55,3 +56,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down

@@ -531,3 +531,5 @@ if __name__ == "__main__":  # under torchrun
     register()
     for run, changes in RUNS.items():
         train(settings(Path(sys.argv[1]) / run, **(SGD | changes)))
+    sys.stdout.flush()
+    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down

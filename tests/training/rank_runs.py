@@ -4,13 +4,16 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 
 def main():
+    import pytest
     import torch
 
     sys.path.insert(0, str(Path(__file__).parents[1]))
+    from training.guarded import guarded
     from training.runs import Stop, StopAt, register, settings
 
     from spectail.training.loop import train
@@ -33,9 +36,14 @@ def main():
         stop = changes.pop("stop", None)
         resume = changes.pop("resume", False)
         signal_at = changes.pop("signal", None)
+        watched = changes.pop("guarded", False)
         reporter = Signal(signal_at) if signal_at is not None else StopAt(steps=stop)
         try:
-            train(settings(output, **changes), resume=resume, reporter=reporter)
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                guarded(patch, free=2) if watched else nullcontext(),
+            ):  # DDP settles
+                train(settings(output, **changes), resume=resume, reporter=reporter)
         except Stop:
             continue
         except Exception as error:
@@ -46,3 +54,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo that still drops a tensor while the interpreter shuts down would abort the process

@@ -704,7 +704,11 @@ def test_probe_computes_a_feature_once_for_all_cuts_of_the_data(tmp_path, monkey
     monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path / "other"))
     train(settings(tmp_path / "again", probe=True, data__val_per_class=1, data__val_seed=1))
     assert sum(computed) == 2 * images
-    assert_same(tmp_path / "cut1", tmp_path / "again")
+    # Not bit for bit: an image was in another batch, and a kernel may round a batch of another size differently.
+    other, cut, again = (predictions(tmp_path / name) for name in ("cut0", "cut1", "again"))
+    np.testing.assert_array_equal(cut["labels"], again["labels"])
+    np.testing.assert_allclose(cut["logits"], again["logits"], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(cut["logits"], other["logits"], rtol=1e-2, atol=1e-3)  # they were not all the same
 
 
 def test_probe_refuses_methods_that_need_images(method, tmp_path):

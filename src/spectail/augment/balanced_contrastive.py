@@ -32,7 +32,8 @@ def balanced_contrastive(views: Tensor, labels: Tensor, embeddings: Tensor, temp
         itself = torch.zeros_like(similarity, dtype=torch.bool)
         itself.fill_diagonal_(True)
         same = (labels[:, None] == classes) & ~itself
-        count = classes.bincount(minlength=len(embeddings))[classes]
+        sizes = classes.new_zeros(len(embeddings))  # bincount would wait for the device
+        count = sizes.index_add_(0, classes, torch.ones_like(classes))[classes]
         divisor = count[None] - (labels[:, None] == classes).long()  # the anchor itself is not a candidate
         weighted = similarity - divisor.clamp_min(1).to(similarity).log()
         denominator = weighted.masked_fill(itself, -torch.inf).logsumexp(1)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .. import waits
 from ..distributed import find_group
 from ..targets import class_indices
 
 KINDS = ("full", "diagonal")
 MOST = 2**20
 """Numbers of the outer products that are made at once."""
+
+
+class Present(NamedTuple):
+    """Classes of the batch of all ranks."""
+
+    counts: Tensor
+    """(K,) how often each occurs."""
+    classes: Tensor
+    """Those that occur."""
+    place: Tensor
+    """(N,) where among these each label of this rank is."""
 
 
 class ClassCovariance(nn.Module):
@@ -54,15 +68,15 @@ class ClassCovariance(nn.Module):
         self.register_buffer("cov", torch.zeros(shape if kind == "diagonal" else (*shape, num_features)))
 
     @torch.no_grad()
-    def update(self, features: Tensor, labels: Tensor) -> None:
-        """Take in the (N, A) features of a batch and their (N,) labels."""
+    def update(self, features: Tensor, labels: Tensor, found: Present | None = None) -> None:
+        """Take in the (N, A) features of a batch and their (N,) labels; ``found`` is what :func:`present` said."""
         labels = class_indices(labels, "ClassCovariance")
         if features.ndim != 2 or features.shape[1] != self.mean.shape[1] or len(features) != len(labels):
             raise ValueError(
                 f"features must be (N, {self.mean.shape[1]}) with N labels; got {tuple(features.shape)} and "
                 f"{len(labels)} labels."
             )
-        counts, classes, place = present(labels, len(self.count))
+        counts, classes, place = present(labels, len(self.count)) if found is None else found
         values = features.to(self.mean.dtype)
         number = counts[classes].to(values.dtype)
         mean = summed(torch.zeros_like(self.mean[classes]).index_add_(0, place, values)) / number[:, None]
@@ -89,16 +103,23 @@ class ClassCovariance(nn.Module):
         return found
 
 
-def present(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the batch of all ranks: (K,) counts and the classes that occur; and where among these each label here is.
+def present(labels: Tensor, num_classes: int, known: Tensor | None = None) -> Present:
+    """Which classes the labels of all ranks have.
+
+    How many they are decides about shapes, so the host must know. With the labels on the host too, ``known``, it need
+    not wait for a device; of the labels of other ranks it hears through the device.
 
     Example:
         >>> present(torch.tensor([4, 1, 4]), 5)
-        (tensor([0, 1, 0, 0, 2]), tensor([1, 4]), tensor([1, 0, 1]))
+        Present(counts=tensor([0, 1, 0, 0, 2]), classes=tensor([1, 4]), place=tensor([1, 0, 1]))
     """
     labels = labels.long()
     counts = summed(labels.new_zeros(num_classes).index_add_(0, labels, torch.ones_like(labels)))
-    return counts, counts.nonzero().squeeze(1), (counts > 0).cumsum(0)[labels] - 1
+    if known is None or find_group("auto") is not None:
+        classes = counts.nonzero().squeeze(1)
+    else:
+        classes = waits.sent(known.long().bincount(minlength=num_classes).nonzero().squeeze(1), labels.device)
+    return Present(counts, classes, (counts > 0).cumsum(0)[labels] - 1)
 
 
 def summed(values: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import waits
+
 
 @dataclass(frozen=True)
 class Box:
@@ -98,4 +100,4 @@ class Draws:
 
     def partners(self, count: int, device: torch.device) -> Tensor:
         """A permutation of the batch."""
-        return torch.from_numpy(self.own.permutation(count)).to(device)
+        return waits.sent(torch.from_numpy(self.own.permutation(count)), device)

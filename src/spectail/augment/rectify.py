@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import waits
+
 
 @torch.no_grad()
 def rectify(labels: Tensor, distances: Tensor, counts: Tensor, omega: float, top: int) -> Tensor:
@@ -34,7 +36,7 @@ def rectify(labels: Tensor, distances: Tensor, counts: Tensor, omega: float, top
     least = nearness.topk(min(top, nearness.shape[1]), dim=1).values[:, -1:]
     nearness = nearness.where(nearness >= least, 0)
     nearness = nearness / nearness.sum(1, keepdim=True)
-    counts = counts.to(labels)
+    counts = waits.sent(counts, labels.device).to(labels)
     total = counts.clamp_min(1).log().sum().clamp_min(torch.finfo(labels.dtype).tiny)  # 0 if all classes have one image
     weight = (omega * (labels @ counts).clamp_min(1).log() / total).clamp(0, 1)[:, None]
     return weight * nearness.to(labels) + (1 - weight) * labels

@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
 def draw_pairs(is_head: Tensor, copies: int = 1, generator: torch.Generator | None = None) -> Pairs:
     """Two head samples, drawn with replacement, for each tail sample, ``copies`` times.
 
-    Without a tail or without a head sample there are no pairs.
+    Without a tail or without a head sample there are no pairs. ``is_head`` is on the host, and so are the pairs.
 
     Example:
         >>> draw_pairs(torch.tensor([False, True, False]), copies=2)
@@ -52,7 +52,7 @@ def draw_pairs(is_head: Tensor, copies: int = 1, generator: torch.Generator | No
     heads, tail = is_head.nonzero().flatten(), (~is_head).nonzero().flatten().repeat(copies)
     if not len(heads):
         tail = tail[:0]
-    places = torch.randint(max(len(heads), 1), (2, len(tail)), generator=generator).to(is_head.device)
+    places = torch.randint(max(len(heads), 1), (2, len(tail)), generator=generator)
     return Pairs(tail, heads[places[0]], heads[places[1]])
 
 

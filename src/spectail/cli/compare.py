@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from ..car import PRESETS
 from ..data.storage import write_json
 from ..methods.registry import find_method
-from ..training.regulariser import PRESETS
 from .console import make_console, show_results
 
 

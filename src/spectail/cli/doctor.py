@@ -155,7 +155,7 @@ def step_problem(device: str) -> str:
         import numpy as np  # noqa: PLC0415
         import torch  # noqa: PLC0415
 
-        from ..car import CARLoss  # noqa: PLC0415
+        from ..car_loss import CARLoss  # noqa: PLC0415
 
         counts = torch.from_numpy(np.array([4, 2, 1])).tolist()  # fails where numpy and torch do not fit
         logits = torch.arange(12.0, device=device).view(4, 3).cos().requires_grad_()

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import waits
+
 Triple: TypeAlias = tuple[float, float, float]
 GREY = (0.2989, 0.587, 0.114)  # weights of red, green and blue, as in torchvision
 
@@ -162,9 +164,9 @@ class BatchTransform:
             raise ValueError(f"draws are for {len(draws)} images, but there are {len(rows)} indices.")
         # Every possible crop of every image, as a view; indexing it copies the chosen ones.
         crops = stored.unfold(2, self.size, 1).unfold(3, self.size, 1)
-        if stored.device.type == "cpu":
+        if waits.reads_are_free(stored.device):
             return torch.from_numpy(self._made(crops.numpy(), rows.cpu().numpy(), draws, np.asarray))
-        return cast(Tensor, self._made(crops, rows.to(stored.device), draws, partial(_on, stored.device)))
+        return cast(Tensor, self._made(crops, waits.sent(rows, stored.device), draws, partial(_on, stored.device)))
 
     def _made(self, crops: Any, rows: Any, draws: Draws | None, convert: Callable[[Any], Any]) -> Any:
         """The batch, from numpy arrays or from tensors; ``convert`` makes the one or the other from a numpy array."""
@@ -223,4 +225,4 @@ def _grey(images: Any) -> Any:
 
 
 def _on(device: torch.device, array: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)
+    return waits.sent(torch.from_numpy(np.array(array)), device)

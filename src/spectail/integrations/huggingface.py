@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..car import CARLoss
+from ..car_loss import CARLoss
 from ..counts import CountsLike
 from ..distributed import find_group, place
 from ..metrics import Metrics

@@ -92,7 +92,7 @@ class LabelLoss(WeightedLoss):
         weight = None if weight is None else weight.to(costs)
         if isinstance(target, Tensor) and target.ndim == 2:
             mass = target.to(costs) if weight is None else target.to(costs) * weight
-            total, weights, samples = (mass * costs).sum(), mass.sum(), costs.new_tensor(len(costs))
+            total, weights, samples = (mass * costs).sum(), mass.sum(), costs.new_full((), len(costs))
             return self._ratio(total, samples if weight is None else weights, samples)
         if isinstance(target, Tensor):
             labels = target.long()  # before comparing: a byte would wrap -100 round to 156

@@ -62,7 +62,7 @@ class GeometricMeanLoss(WeightedLoss):
             recall, mass = self._log_recalls(log_q, _masses(target, log_q, self.ignore_index))
             present = mass > 0
             weight = present.to(logits) if self.weight is None else self.weight.to(logits) * present
-            count = weight.sum() if self.divide == "present" else logits.new_tensor(logits.shape[1])
+            count = weight.sum() if self.divide == "present" else logits.new_full((), logits.shape[1])
             return -(weight * recall.where(present, 0)).sum() / or_one(count)
 
     def _log_recalls(self, log_q: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:

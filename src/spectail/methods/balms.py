@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import waits
 from ..data.loader import Batch
 from ..distributed import place
 from ..losses import BalancedSoftmaxLoss
@@ -138,10 +139,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Mean cross entropy, and the (N, K) gradient of the sum with respect to the logits."""
     p, places = logits.softmax(1), labels[:, None]
     chosen = p.gather(1, places)
-    if float(chosen.min()) > 1e-30:
-        cost = chosen.log().mean().neg()
-    else:  # too small for a logarithm, which would otherwise be a second pass over all logits
-        cost = F.cross_entropy(logits, labels)
+    enough = chosen.min() > 1e-30  # for a logarithm, which spares a second pass over all logits
+    if not waits.reads_are_free(logits.device):
+        cost = torch.where(enough, chosen.log().mean().neg(), F.cross_entropy(logits, labels))
+    else:
+        cost = chosen.log().mean().neg() if enough else F.cross_entropy(logits, labels)
     return cost, p.scatter_add_(1, places, p.new_full((1, 1), -1.0).expand(places.shape))
 
 

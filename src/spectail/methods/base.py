@@ -135,6 +135,10 @@ class Step:
         assert self.optimizer is not None
         return float(self.optimizer.param_groups[0]["lr"])
 
+    def known(self, batch: Batch) -> Tensor:
+        """Labels of a batch of the main stream, on the host: reading them there waits for no device."""
+        return (batch.labels.cpu() if self.labels is None else self.labels[batch.indices]).long()
+
 
 class Method(nn.Module):
     """Cross entropy, and the base of every other method.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..car import BALANCED_TAU
+from ..car_loss import BALANCED_TAU
 from .balanced_softmax import BalancedSoftmax, BalancedSoftmaxOptions
 from .base import About
 

@@ -73,7 +73,7 @@ class CMO(OnBaseLoss):
             return Outcome(self.cost(logits, labels), logits, labels)
         box = draws.box(draws.lam(options.mix_alpha), *batch.images.shape[-2:])
         images = paste(batch.images, front.images[:size], box)
-        target = MixedTarget(labels, pasted, box.share)
+        target = MixedTarget(labels, pasted, images.new_full((), box.share))
         logits = model(images)
         return Outcome(self.cost(logits, target), logits, target)
 

@@ -145,7 +145,7 @@ class ConCutMix(Method):
             size, patches = len(first), front.images[0] if isinstance(front.images, tuple) else front.images
             box = draws.box(draws.lam(options.mix_alpha), *first.shape[-2:])
             first = paste(first, patches[:size], box)
-            target = MixedTarget(labels, pasted[:size], box.share)
+            target = MixedTarget(labels, pasted[:size], first.new_full((), box.share))
         features = model.backbone(torch.cat([first, *others]))
         logits = model.head(features[: len(first)])
         space, classes = self._space(features, model.head.weight)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .. import waits
 from ..counts import ClassCounts
 from ..distributed import find_group
 
@@ -48,10 +49,18 @@ class MetaSampler(nn.Module):
         for name in ("first", "second"):
             self.register_buffer(name, torch.zeros(len(counts)))
         self.register_buffer("moves", torch.zeros(()))
+        self._moves = 0  # the same on the host, which need not ask then
         self._by_class: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
 
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        self._moves = int(self.moves)
+
     def draw(self, size: int, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Indices of ``size`` images, and the Gumbel noise behind them: (size, K) or (size, N)."""
+        """Indices of ``size`` images, and the Gumbel noise behind them: (size, K) or (size, N).
+
+        Waits for the device: which images come next depends on rates that the step before has moved.
+        """
         with torch.no_grad():
             width = len(self.psi) if self.level == "class" else len(labels)
             # Gumbel noise from uniforms: torch's own exponential draws are many times slower on a CPU
@@ -72,12 +81,12 @@ class MetaSampler(nn.Module):
     def gradient(self, along: Tensor, rows: Tensor, noise: Tensor, labels: Tensor) -> Tensor:
         """(K,) gradient with respect to psi of sum_b G_b along_b, where G_b is the straight-through weight of image b:
         its value is 1, its gradient that of the soft sample s_b at the entry that was drawn."""
-        soft = (self._scores(labels) + noise.to(self.psi)).softmax(1)
-        drawn = (labels[rows] if self.level == "class" else rows).to(soft.device)
+        soft = (self._scores(labels) + waits.sent(noise, self.psi.device).to(self.psi)).softmax(1)
+        drawn = waits.sent(labels[rows] if self.level == "class" else rows, soft.device)
         weight = along * soft.gather(1, drawn[:, None]).squeeze(1)
         slope = (-weight @ soft).index_add_(0, drawn, weight)  # d s_d / d score_j = s_d (1[j = d] - s_j)
         if self.level == "item":
-            slope = torch.zeros_like(self.psi).index_add_(0, labels.to(slope.device), slope)
+            slope = torch.zeros_like(self.psi).index_add_(0, waits.sent(labels, slope.device), slope)
         return slope * torch.sigmoid(-self.psi)
 
     def move(self, gradient: Tensor) -> None:
@@ -85,13 +94,13 @@ class MetaSampler(nn.Module):
         self.moves += 1
         self.first.lerp_(gradient, 0.1)
         self.second.lerp_(gradient * gradient, 0.001)
-        moves = float(self.moves)
-        root = (self.second / (1 - 0.999**moves)).sqrt_().add_(1e-8)
-        self.psi.addcdiv_(self.first, root, value=-self.lr / (1 - 0.9**moves))
+        self._moves += 1
+        root = (self.second / (1 - 0.999**self._moves)).sqrt_().add_(1e-8)
+        self.psi.addcdiv_(self.first, root, value=-self.lr / (1 - 0.9**self._moves))
 
     def _scores(self, labels: Tensor) -> Tensor:
         rates = F.logsigmoid(self.psi)
-        return rates + self.log_counts.to(rates) if self.level == "class" else rates[labels.to(rates.device)]
+        return rates + self.log_counts.to(rates) if self.level == "class" else rates[waits.sent(labels, rates.device)]
 
 
 def initial_rates(counts: ClassCounts, power: float) -> Tensor:

@@ -88,6 +88,8 @@ class MetaSAug(TwoStage):
     covariance: ClassCovariance
     margin: Tensor
     meta_rows: Tensor | None
+    _rows: Tensor | None = None
+    """The same on the host."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -134,7 +136,12 @@ class MetaSAug(TwoStage):
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if self.meta_rows is not None and not resumed:
             assert step.labels is not None
-            self.meta_rows.copy_(some_of_each(step.labels, len(self.counts), self.meta_rows.shape[1], step.generator))
+            self._rows = some_of_each(step.labels, len(self.counts), self.meta_rows.shape[1], step.generator)
+            self.meta_rows.copy_(self._rows)
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        self._rows = None if self.meta_rows is None else self.meta_rows.cpu()
 
     # -- data --
 
@@ -167,11 +174,12 @@ class MetaSAug(TwoStage):
         if self.meta_rows is None:
             return batch
         assert step.fetch is not None
+        assert self._rows is not None
         running = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if running else (0, 1)
         size = (len(batch.labels) * world,)
         drawn = [torch.randint(limit, size, generator=step.generator)[rank::world] for limit in self.meta_rows.shape]
-        return step.fetch(self.meta_rows.cpu()[drawn[0], drawn[1]])
+        return step.fetch(self._rows[drawn[0], drawn[1]])
 
     # -- a step --
 
@@ -188,14 +196,15 @@ class MetaSAug(TwoStage):
         moving = self._own().virtual == "all" and any(weight.requires_grad for weight in model.backbone.parameters())
         backbone = Moving(model.backbone, batch.images) if moving else Still(model.backbone, features, logits)
         meta = self._meta(meta, step)
-        _, classes, place = present(batch.labels, len(self.counts))
+        found = present(batch.labels, len(self.counts), step.known(batch))
+        _, classes, place = found
         with torch.autocast(logits.device.type, enabled=False):
             cov = self._corrected(model.head, backbone, batch.labels, meta, classes, place, strength, step)
             raised = logits if logits.dtype == torch.float64 else logits.float()
             raised = raised + strength / 2 * quadratic_forms(_matrix(model.head, raised), classes, cov)[place]
             margin = self.margin.to(raised)[batch.labels, None]
             loss = self.criterion(raised.scatter_add(1, batch.labels[:, None], -margin), batch.labels)
-        self.covariance.update(features.detach(), batch.labels)
+        self.covariance.update(features.detach(), batch.labels, found)
         return Outcome(loss, logits, batch.labels)
 
     def _rate(self, step: Step) -> float:
@@ -214,7 +223,7 @@ class MetaSAug(TwoStage):
         own, weights = self._own(), self.criterion.weight
         assert isinstance(weights, Tensor)
         each = weights.to(backbone.features)[labels]
-        totals = summed(torch.stack([each.sum(), each.new_tensor(len(labels)), each.new_tensor(len(meta.labels))]))
+        totals = summed(torch.stack([each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels))]))
         cov = self.covariance.cov[classes].to(backbone.features)
         gradient, meta_loss = covariance_gradient(
             head, backbone, labels, each / totals[0 if own.weight_average == "weights" else 1], self.margin, cov,
@@ -226,12 +235,11 @@ class MetaSAug(TwoStage):
             step.log("min_eigenvalue", cov.min())
             return cov.clamp_min(0) if own.psd else cov
         if own.psd:
-            values, vectors = torch.linalg.eigh(cov)
-            step.log("min_eigenvalue", values.min())
-            cut: Tensor = (vectors * values.clamp_min(0)[:, None]) @ vectors.transpose(1, 2)
-            return cut
+            cov, smallest = cut_off(cov)
+            step.log("min_eigenvalue", smallest)
+            return cov
         if step.index % max(step.steps // step.epochs, 1) % LOOK == 0:
-            step.log("min_eigenvalue", torch.linalg.eigvalsh(cov).min())
+            step.log("min_eigenvalue", smallest_eigenvalue(cov))
         return cov
 
 
@@ -320,6 +328,18 @@ class Moving(_Backbone):
             return None
         gradients, along = zip(*pairs, strict=True)
         return torch.autograd.grad(gradients, self.slope, along)[0]
+
+
+def smallest_eigenvalue(cov: Tensor) -> Tensor:
+    """Of several symmetric matrices. Waits for the device, which must tell whether the decomposition has worked."""
+    values: Tensor = torch.linalg.eigvalsh(cov)
+    return values.min()
+
+
+def cut_off(cov: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric matrices without their negative eigenvalues, and the smallest eigenvalue there was. Waits, too."""
+    values, vectors = torch.linalg.eigh(cov)
+    return (vectors * values.clamp_min(0)[:, None]) @ vectors.transpose(1, 2), values.min()
 
 
 def some_of_each(labels: Tensor, classes: int, number: int, generator: torch.Generator | None) -> Tensor:

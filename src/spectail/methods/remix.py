@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import waits
 from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
 from ..data.loader import Batch
@@ -56,7 +57,7 @@ class ReMix(OnBaseLoss):
             images, share = paste(batch.images, batch.images[partners], box), box.share
         else:
             images = mixup(batch.images, batch.images[partners], share)
-        other, counts = labels[partners], self.counts.counts.to(labels.device)
+        other, counts = labels[partners], waits.sent(self.counts.counts, labels.device)
         target = MixedTarget(labels, other, remix_share(counts, labels, other, share, options.kappa, options.tau))
         logits = model(images)
         return Outcome(self.cost(logits, target), logits, target)

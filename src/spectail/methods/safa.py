@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .. import waits
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
 from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
@@ -62,7 +63,6 @@ class SAFA(Method):
     )
     options_type = SAFAOptions
 
-    is_head: Tensor
     nets: DirectionNets
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -70,7 +70,7 @@ class SAFA(Method):
         own = self._own
         _check(own)
         switch_epoch(own.start, self.epochs)
-        self.register_buffer("is_head", head_classes(self.counts, own.head_share), persistent=False)
+        self.is_head = head_classes(self.counts, own.head_share)  # not a buffer: pairs are drawn on the host
 
     @property
     def _own(self) -> SAFAOptions:
@@ -108,13 +108,13 @@ class SAFA(Method):
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         own, labels = self._own, class_indices(batches["main"].labels, "safa-r")
         features, logits = model(batches["main"].images, features=True)
-        pairs = self.pairs(labels, step)
+        pairs = Pairs(*(waits.sent(rows, labels.device) for rows in self.pairs(step.known(batches["main"]), step)))
         found = augment(self.nets, features, pairs, temperature=own.temperature, clamp=own.mode_clamp)
         real = self._base(logits, labels)
         total = real + own.recycle_weight * found.recycle + own.contrastive_weight * found.contrastive
         total = total + own.mode_weight * found.mode_seeking
         said = {"real": real, "recycle": found.recycle, "contrastive": found.contrastive}
-        said |= {"mode_seeking": found.mode_seeking, "shift": found.shift, "pairs": real.new_tensor(len(pairs.tail))}
+        said |= {"mode_seeking": found.mode_seeking, "shift": found.shift, "pairs": real.new_full((), len(pairs.tail))}
         target = labels
         if self.augments(step):
             # also without pairs: with class weights the ranks add up their sums here
@@ -128,8 +128,8 @@ class SAFA(Method):
         return Outcome(total, logits, target)
 
     def pairs(self, labels: Tensor, step: Step) -> Pairs:
-        """Which tail samples are moved by which head samples. A step takes one number from the run's generator however
-        many pairs there are, so ranks with different batches stay together."""
+        """Which tail samples are moved by which head samples; on the host, as the labels. A step takes one number from
+        the run's generator however many pairs there are, so ranks with different batches stay together."""
         seed = int(torch.randint(2**62, (1,), generator=step.generator)) + _rank()
         return draw_pairs(self.is_head[labels], self._own.copies, torch.Generator().manual_seed(seed))
 

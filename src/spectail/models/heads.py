@@ -87,7 +87,7 @@ class EnsembleHead(nn.Linear):
             return new
         old = F.linear(features, self.old_weight, self.old_bias) + self.shift
         both = torch.stack([old.float().log_softmax(1), new.float().log_softmax(1)])
-        shares = both.new_tensor([self.share, 1 - self.share]).log().view(2, 1, 1)
+        shares = torch.stack([both.new_full((1, 1), share) for share in (self.share, 1 - self.share)]).log()
         return torch.where(self.kept > 0, torch.logsumexp(both + shares, 0), new)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -16,10 +16,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..car import CAR
+from ..car import CAR, PRESETS
 from ..data.storage import whole_file
 from ..training.config_io import flat, to_dict
-from ..training.regulariser import PRESETS
 from ..training.run_folder import MAY_DIFFER
 from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg
 from .run_record import RunRecord
@@ -77,9 +76,9 @@ def car_settings(run: RunRecord) -> dict[str, float] | None:
     """beta, r0, alpha and gamma as they were in a run, presets and defaults filled in; None without CAR."""
     if not run.results.get("car"):
         return None
-    alpha, options = PRESETS[run.config.car.preset]
-    usual = {name: entry.default for name, entry in inspect.signature(CAR).parameters.items()} | options
-    usual["alpha"] = alpha
+    preset = PRESETS[run.config.car.preset]
+    usual = {name: entry.default for name, entry in inspect.signature(CAR).parameters.items()} | preset.options
+    usual["alpha"] = preset.alpha
     given = {name: getattr(run.config.car, name) for name in SETTINGS}
     return {name: float(usual[name] if given[name] is None else given[name]) for name in SETTINGS}
 

@@ -53,7 +53,9 @@ def cm_gap(car: CAR, batches: Iterable[tuple[Tensor, Tensor]]) -> Gap:
         kept = labels != car.ignore_index
         shifted = logits[kept].detach().cpu().double() + car.prior_shift * car.log_prior.cpu().double()
         mine = labels[kept].cpu()
-        confusion = soft_confusion(shifted, mine, kind.gamma, kind.competitors, surrogate=kind.form)
+        confusion = soft_confusion(
+            shifted, mine, kind.gamma, kind.competitors, surrogate=kind.form, temperature=kind.temperature
+        )
         here = torch.bincount(mine, minlength=size).double()
         total += confusion * here  # its columns are means over the batch
         seen += here

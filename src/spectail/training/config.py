@@ -73,6 +73,12 @@ class CARConfig:
     normalize_weights: bool | None = None
     surrogate: Literal["full", "no-gate", "no-softmax", "no-both"] | None = None
     mixed: Literal["masked", "soft", "dominant", "clean"] | None = None
+    temperature: float | None = None
+    """The logits are divided by it in the softmax of the surrogate."""
+    baseline_grad: bool | None = None
+    """Whether the true logit learns from the selection; matters in the ablations without softmax only."""
+    solver: Literal["auto", "iterative", "svd", "fixed"] | None = None
+    """How the spectral norm is found; fixed is the path of an accelerator on any device."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,12 @@ def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
     for batch in batches:
         logits = model(batch.images) + car.prior_shift * car.log_prior
         confusion = soft_confusion(
-            logits, batch.labels, gamma=kind.gamma, competitors=kind.competitors, surrogate=kind.form
+            logits,
+            batch.labels,
+            gamma=kind.gamma,
+            competitors=kind.competitors,
+            surrogate=kind.form,
+            temperature=kind.temperature,
         )
         here = torch.bincount(batch.labels, minlength=size).cpu().double()
         total += confusion.cpu().double() * here  # its columns are means over the batch

@@ -30,6 +30,7 @@ from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun
 from .trained import Flipped
+from .watch import Watch
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Trainer:
         self.regulariser = make_regulariser(config, self.counts, self.pieces.entry)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.progress = Progress()
+        self.watch = Watch()
         self.stages = self._stages()
         check_stages(config, self.stages, self.accelerator.num_processes)
         if config.select_on == "val" and "val" not in self.pieces.splits:
@@ -116,6 +118,7 @@ class Trainer:
         if run.main.position == 0:
             run.sums, run.counted = {}, {}
         self.method.begin_epoch(step)
+        self.method.to(self.accelerator.device)  # class weights that it has set come from the host
         run.phase = self.method.phase(step)
         run.learner.train()
         done = step.index - epoch * run.per_epoch
@@ -166,7 +169,7 @@ class Trainer:
         self.progress.phases[run.phase] = self.progress.phases.get(run.phase, 0) + 1
         self.method.after_step(run.model, step)
         if run.average is not None:
-            run.average.update_parameters(run.model)
+            run.average.update(run.model)
 
     def _end_epoch(self, epoch: int, speed: float) -> None:
         run = self.stage
@@ -268,18 +271,16 @@ class Trainer:
         checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep)
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
-        """Stop on a loss that is not a number. On a GPU only now and then: looking means waiting for it."""
-        if self.accelerator.device.type != "cpu" and self.progress.steps % 20:
-            return
-        value = total.item()
-        if math.isfinite(value):
+        """Stop on a loss that is not a number."""
+        found = self.watch.look(total, self.progress.steps, self.stage.step.epoch, batches)
+        if found is None:
             return
         path = self.config.output / "diverged.pt"
-        indices = {name: batch.indices.tolist() for name, batch in batches.items()}
+        indices = {name: values.tolist() for name, values in found.indices.items()}
         with whole_file(path) as temporary:
             checkpoint.write_tensors({"indices": indices} | self.stage.state(), temporary)
         raise ValueError(
-            f"the loss is {value} at step {self.progress.steps}, epoch {self.stage.step.epoch}; training stops. "
+            f"the loss is {found.loss.item()} at step {found.step}, epoch {found.epoch}; training stops. "
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
 

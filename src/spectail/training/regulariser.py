@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..car import BALANCED, BALANCED_ALPHA, CAR, CLASSWISE, REFERENCE
+from ..car import CAR, PRESETS
 from ..counts import ClassCounts
 from ..methods.base import Outcome, Stage, Step
 from ..methods.registry import Entry
 from .config import CARConfig, TrainConfig
 
-PRESETS: dict[str, tuple[float, dict[str, Any]]] = {
-    "paper": (0.5, {}),
-    "classwise": (10.0, CLASSWISE),
-    "balanced": (BALANCED_ALPHA, BALANCED),
-    "reference": (0.3, REFERENCE),
-}
 OWN = {"enabled", "preset", "alpha", "start_epoch", "warmup_epochs", "stages"}
 
 
@@ -28,13 +21,13 @@ class Regulariser(nn.Module):
 
     def __init__(self, counts: ClassCounts, config: CARConfig, prior_shift: float = 0.0) -> None:
         super().__init__()
-        alpha, options = PRESETS[config.preset]
+        preset = PRESETS[config.preset]
         given = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in OWN}
-        options = options | {name: value for name, value in given.items() if value is not None}
+        options = preset.options | {name: value for name, value in given.items() if value is not None}
         if options.get("weighting") == "none":
             options["weighting"] = None
         self.car = CAR(counts, prior_shift=prior_shift, **options)
-        self.alpha = alpha if config.alpha is None else config.alpha
+        self.alpha = preset.alpha if config.alpha is None else config.alpha
         self.config = config
 
     def runs_in(self, stage: Stage) -> bool:

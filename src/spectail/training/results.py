@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..car import PRESETS
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
 from .config import TrainConfig
 from .config_io import to_dict
-from .regulariser import PRESETS
 
 if TYPE_CHECKING:
     from .loop import Progress
@@ -59,7 +59,7 @@ def _car(config: TrainConfig) -> dict[str, Any] | None:
     if not (config.car.enabled or find_method(config.method).car):
         return None
     settings = {key: value for key, value in to_dict(config.car).items() if value is not None and key != "enabled"}
-    return {"alpha": PRESETS[config.car.preset][0]} | settings
+    return {"alpha": PRESETS[config.car.preset].alpha} | settings
 
 
 def _selection(config: TrainConfig, progress: Progress) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
@@ -56,13 +58,22 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
         raise ValueError(f"--device {config.device} is not available here. Use --device cpu or auto.")
     if AcceleratorState._shared_state.get("_mixed_precision", config.optim.precision) != config.optim.precision:
         AcceleratorState._reset_state()  # a second run in one process may have another precision
-    return Accelerator(
+    accelerator = Accelerator(
         cpu=config.device == "cpu" or (config.device == "auto" and not has_gpu()),  # launchers start several only then
         mixed_precision=config.optim.precision,
         log_with=list(config.trackers) or None,
         project_dir=str(config.output),
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
     )
+    if accelerator.num_processes > 1:
+        atexit.register(_leave_gloo)
+    return accelerator
+
+
+def _leave_gloo() -> None:
+    """End gloo's threads before the interpreter does: one that drops a tensor later aborts a process that is done."""
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
 def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from .. import waits
 from ..data.deferred import DeferredSampler
 from ..data.loader import Batch, Loader
 from ..data.samplers import LongTailSampler
 from ..methods.base import Stage, Step, Stream
 from ..models.classifier import Classifier
 from ..precision import widest
+from .average import WeightAverage
 from .config import TrainConfig
 from .learner import Learner
 from .optim import make_optimizer, make_schedule
@@ -58,10 +59,9 @@ class StageRun:
         if self.car is not None:
             self.car.car.reset()
             self.car.to(self.accelerator.device)
-        self.average: AveragedModel | None = None
+        self.average: WeightAverage | None = None
         if self.optim.ema:
-            rule = get_ema_multi_avg_fn(self.optim.ema)  # type: ignore[no-untyped-call]
-            self.average = AveragedModel(self.model, self.accelerator.device, multi_avg_fn=rule, use_buffers=True)
+            self.average = WeightAverage(self.model, self.accelerator.device, self.optim.ema)
         self.phase = stage.name
         self.sums: dict[str, Tensor] = {}
         self.counted: dict[str, int] = {}
@@ -80,8 +80,7 @@ class StageRun:
         """The model as it stands: the average of the weights where one is kept."""
         if self.average is None:
             return self.model
-        averaged: Classifier = self.average.module  # type: ignore[assignment]
-        return averaged
+        return self.average.module
 
     def groups(self) -> Iterator[tuple[list[dict[str, Batch]], int]]:
         """The micro-batches of each optimiser step, and how many images they hold on all ranks.
@@ -114,7 +113,7 @@ class StageRun:
 
     def log(self, name: str, value: Tensor) -> None:
         """What a method has to say about the micro-batch at hand, or about the step."""
-        self.add(name, value.to(self.accelerator.device), self.recent)
+        self.add(name, waits.sent(value, self.accelerator.device), self.recent)
 
     def figures(self, *, everywhere: bool = False) -> dict[str, float]:
         """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
