@@ -3,12 +3,16 @@
 import itertools
 import json
 import random
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
 from spectail.data.imageset import ImageSet
@@ -200,6 +204,38 @@ def test_workers_do_not_matter(make, way):
     for loader in others:
         assert same(list(loader), first)
         assert same(list(loader), second)
+
+
+def test_torch_does_not_raise_the_death_of_a_worker_in_mid_step(make):
+    """Its handler stands once in a process: somebody else's loader may have set it before ours."""
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        list(DataLoader([0, 1], num_workers=1))
+        batches = iter(make("each", workers=1))
+        next(batches)
+        assert not callable(signal.getsignal(signal.SIGCHLD))
+        list(batches)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_python_ends_with_a_loader_left_open(folder):
+    """Workers do not hear the signal with which multiprocessing would end them."""
+    code = f"""
+from pathlib import Path
+import numpy as np
+from spectail.data.images import FileImages, Texts
+from spectail.data.imageset import ImageSet
+from spectail.data.loader import Loader
+from spectail.data.transforms import preset
+images = FileImages(Path({str(folder)!r}), Texts.pack(f"{{index}}.png" for index in range(20)))
+batches = iter(Loader(ImageSet(images, np.zeros(20, dtype=np.int64), ("a",)), preset("cifar"), batch_size=2, workers=2))
+next(batches)
+kept = [batches]
+kept.append(kept)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_workers_do_not_matter_in_evaluation(make):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import re
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data._utils import signal_handling
 
+from .. import waits
 from .batch_transforms import BatchTransform
 from .deferred import DeferredSampler
 from .features import FeatureSet
@@ -189,7 +193,7 @@ class Loader:
         again = self._fetched[1] + 1 if self._fetched[0] == here else 0  # several micro-batches may ask at one place
         self._fetched = here, again
         if isinstance(self.data, FeatureSet):
-            images: Any = self.data.features[rows].to(self.device)
+            images: Any = waits.sent(self.data.features[rows], self.device)
         elif self._fast is not None:
             assert self._stored is not None
             generator = np.random.default_rng([*b"fetch", self.seed, self.epoch, self.position, again])
@@ -201,7 +205,7 @@ class Loader:
             keys = first + self.rank + self.world_size * np.arange(len(rows))
             items = [seeded[row, key] for row, key in zip(rows.tolist(), keys.tolist(), strict=True)]
             return self._moved(_collate(items))
-        return Batch(images, self.labels[rows].to(self.device), rows)
+        return Batch(images, waits.sent(self.labels[rows], self.device), rows)
 
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
         if not self.images:
@@ -226,6 +230,7 @@ class Loader:
     def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
         with _no_alarm():
             batches = iter(loader)
+        _OPEN.add(batches)
         while True:
             try:
                 batch = next(batches, None)
@@ -250,37 +255,41 @@ class Loader:
             size = min(self.batch_size * self.world_size, self.length - start)
             generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
             draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
-        return Batch(self._fast(self._stored, rows, draws), self.labels[rows].to(self.device), rows)
+        return Batch(self._fast(self._stored, rows, draws), waits.sent(self.labels[rows], self.device), rows)
 
     def _bare(self, order: NDArray[np.int64], start: int) -> Batch:
         rows = torch.from_numpy(self._share(order, start).copy())
-        return Batch(None, self.labels[rows].to(self.device), rows)
+        return Batch(None, waits.sent(self.labels[rows], self.device), rows)
 
     def _features(self, data: FeatureSet, order: NDArray[np.int64], start: int) -> Batch:
         rows = torch.from_numpy(self._share(order, start).copy())
-        return Batch(data.features[rows].to(self.device), self.labels[rows].to(self.device), rows)
+        return Batch(waits.sent(data.features[rows], self.device), waits.sent(self.labels[rows], self.device), rows)
 
     def _moved(self, batch: Batch | BrokenImage) -> Batch:
         if isinstance(batch, BrokenImage):
             raise batch
-        if self.device.type == "cpu":
-            return batch
-        images = batch.images if isinstance(batch.images, tuple) else (batch.images,)
-        moved = tuple(view.to(self.device, non_blocking=True) for view in images)
+        views = batch.images if isinstance(batch.images, tuple) else (batch.images,)
+        moved = tuple(waits.sent(view, self.device) for view in views)
         images = moved if isinstance(batch.images, tuple) else moved[0]
-        return Batch(images, batch.labels.to(self.device, non_blocking=True), batch.indices)
+        return Batch(images, waits.sent(batch.labels, self.device), batch.indices)
 
 
 @contextmanager
 def _no_alarm() -> Iterator[None]:
     """Undo the handler with which torch raises the death of a worker wherever the program is, even in mid-step.
 
-    Without it torch notices within five seconds, when it waits for a batch of that worker.
+    Without it torch notices within five seconds, when it waits for a batch of that worker. Torch sets its handler once
+    in a process, so a loader of somebody else may have set it before.
     """
     before = signal.getsignal(signal.SIGCHLD)
     yield
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGCHLD) is not before:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
+    if threading.current_thread() is threading.main_thread() and _raises_deaths(signal.getsignal(signal.SIGCHLD)):
+        own = before is None or _raises_deaths(before)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if own else before)
+
+
+def _raises_deaths(handler: Any) -> bool:
+    return getattr(handler, "__module__", None) == signal_handling.__name__
 
 
 def _death(error: Exception) -> str | None:
@@ -296,6 +305,17 @@ def _deaf(worker: int) -> None:
     """Signals to stop often go to all processes of a job. The main one acts on them; its workers must last as long."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    """Send workers home before multiprocessing waits for them: they do not hear the signal that it sends."""
+    for batches in list(_OPEN):
+        if hasattr(batches, "_shutdown_workers"):  # without workers there is nobody to send
+            batches._shutdown_workers()
 
 
 class _Shares:
