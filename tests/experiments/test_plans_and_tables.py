@@ -2,16 +2,18 @@
 
 import csv
 import io
+import shutil
 import statistics
 from pathlib import Path
 
 import pytest
 
+import spectail
 from spectail.experiments.catalog import EXPERIMENTS, find_experiment
 from spectail.experiments.cost import AROUND, HEAD_STEP, StepTimes, estimate, learn, training_images
 from spectail.experiments.planning import Slice, by_name, make_plan, outside
 from spectail.experiments.published import value_of
-from spectail.experiments.runs import _bare, code_version
+from spectail.experiments.runs import _bare, code_version, hash_of_code
 from spectail.experiments.scales import BATCH, Overrides
 from spectail.experiments.store import Record
 from spectail.experiments.tables import as_csv, as_table, from_csv, layout, make_rows
@@ -103,7 +105,40 @@ def test_comments_do_not_change_the_version_of_the_code():
     one = 'def f(x):\n    """Words."""\n    return x + 1\n'
     assert _bare(one) == _bare("# why\ndef f(x):\n    return (x + 1)  # because\n")
     assert _bare(one) != _bare(one.replace("1", "2"))
+    assert _bare(one) == _bare("from .elsewhere import x\n" + one)
     assert code_version() == code_version()
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A copy of the package, to be changed."""
+    return Path(shutil.copytree(Path(spectail.__file__).parent, tmp_path / "house"))
+
+
+def test_the_version_of_the_code_follows_its_content_and_not_its_place(house):
+    before = hash_of_code(house)
+    assert code_version().endswith(before[:8])
+    (house / "losses" / "focal.py").rename(house / "losses" / "renamed.py")
+    (house / "new_room").mkdir()
+    (house / "losses" / "ldam.py").rename(house / "new_room" / "ldam.py")
+    assert hash_of_code(house) == before
+    for room in ("cli/predict.py", "report/tables.py", "theory/gap.py"):
+        (house / room).write_text("changed = 1\n")
+    assert hash_of_code(house) == before
+    moved = house / "new_room" / "ldam.py"
+    text = moved.read_text()
+    moved.write_text(text.replace("0.25", "0.26"))
+    assert text != moved.read_text()
+    assert hash_of_code(house) != before
+
+
+def test_a_new_room_counts_and_one_that_is_gone_is_noticed(house):
+    before = hash_of_code(house)
+    (house / "new.py").write_text("added = 1\n")
+    assert hash_of_code(house) != before
+    (house / "theory").rename(house / "moved")
+    with pytest.raises(RuntimeError, match="leaves out theory, which .* does not have"):
+        hash_of_code(house)
 
 
 def test_a_table_has_the_mean_and_the_published_number():
