@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from stream import exponential_counts
 
+from spectail._utils.files import write_json
 from spectail.counts import ClassCounts
-from spectail.data.storage import write_json
 from spectail.functional import soft_confusion
 from spectail.report import ema_stability as figure
 from spectail.theory import LinearProblem, Stability, ema_stability, linear_problem

@@ -13,7 +13,7 @@ import sklearn.metrics
 import torch
 from test_distributed import launch
 
-import spectail.torchvision_ops  # noqa: F401 - before torchmetrics, which imports torchvision
+import spectail._utils.torchvision_ops  # noqa: F401 - before torchmetrics, which imports torchvision
 from spectail import ClassCounts
 from spectail.metrics import Metrics, wilson_interval
 

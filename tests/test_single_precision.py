@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spectail import CAR, CARLoss
-from spectail.precision import widest
+from spectail._core.dtypes import widest
 
 COUNTS = [60, 20, 5, 2]
 
@@ -26,7 +26,7 @@ class NoFloat64(TorchDispatchMode):
 @pytest.fixture
 def apple(monkeypatch):
     """The CPU as such a device; the solver is the one of devices that are not the CPU."""
-    monkeypatch.setattr("spectail.precision.holds_float64", lambda device: False)
+    monkeypatch.setattr("spectail._core.dtypes.holds_float64", lambda device: False)
     monkeypatch.setitem(CAR.__init__.__kwdefaults__, "solver", "fixed")
 
 
@@ -55,7 +55,7 @@ def test_it_gives_the_values_of_the_cpu(monkeypatch):
     """Single precision in the factor of the history changes the last digits at most."""
     wide = [CARLoss.classwise(COUNTS) for _ in range(2)]
     expected = [wide[0](*batch).item() for batch in batches(soft=False)]
-    monkeypatch.setattr("spectail.precision.holds_float64", lambda device: False)
+    monkeypatch.setattr("spectail._core.dtypes.holds_float64", lambda device: False)
     narrow = wide[1].to("cpu")
     assert narrow.car.history.factor.dtype == torch.float32
     assert [narrow(*batch).item() for batch in batches(soft=False)] == pytest.approx(expected, rel=1e-5)

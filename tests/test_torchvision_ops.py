@@ -43,7 +43,7 @@ def run(code):
 
 def test_torchvision_and_timm_import_after_it():
     run("""
-import spectail.torchvision_ops as ops
+import spectail._utils.torchvision_ops as ops
 import torchvision, torchvision.transforms.v2, timm
 import torch
 
@@ -80,9 +80,9 @@ def test_importing_it_twice_leaves_the_operators_in_place():
     """As a notebook reloads modules: the library that holds the declarations must outlive the first import."""
     run(f"""{FITS_NOT}
 import gc, importlib
-import spectail.torchvision_ops as ops
+import spectail._utils.torchvision_ops as ops
 
-importlib.import_module("spectail.torchvision_ops")
+importlib.import_module("spectail._utils.torchvision_ops")
 assert ops._declared is not None and ops.missing() == []
 importlib.reload(ops)
 gc.collect()
@@ -103,7 +103,7 @@ define = torch.library.Library.define
 torch.library.Library.define = lambda self, schema, *rest, **more: (
     declared.append(schema.split("(")[0]), define(self, schema, *rest, **more)
 )[1]
-import spectail.torchvision_ops as ops
+import spectail._utils.torchvision_ops as ops
 
 torch.library.Library.define = define
 assert sorted(declared) == sorted({{"nms", "qnms"}} - set({defined!r})), declared
@@ -126,7 +126,7 @@ def load(path):
         kept[0].define("q" + {NMS!r})
 
 torch.ops.load_library = load
-import spectail.torchvision_ops as ops
+import spectail._utils.torchvision_ops as ops
 
 assert kept and ops._declared is None
 """)
@@ -137,7 +137,7 @@ def test_without_torchvision_it_does_nothing():
 import torch
 
 torch.ops.load_library = lambda path: 1 / 0
-import spectail.torchvision_ops as ops
+import spectail._utils.torchvision_ops as ops
 
 assert ops.missing() == [] and ops._declared is None
 assert not hasattr(torch.ops.torchvision, "nms")
@@ -147,7 +147,7 @@ assert not hasattr(torch.ops.torchvision, "nms")
 def test_the_operators_stay_unavailable():
     """A schema is declared, not an implementation: a call says so, and returns no wrong boxes."""
     run(f"""{FITS_NOT}
-import spectail.torchvision_ops
+import spectail._utils.torchvision_ops
 
 try:
     torch.ops.torchvision.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)

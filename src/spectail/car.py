@@ -8,19 +8,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .attach import attach
-from .batch import BatchConfusion
+from ._core.autograd import attach
+from ._core.batch_confusion import BatchConfusion
+from ._core.distributed import Sync, check_sync, find_group
+from ._core.dtypes import full_precision
+from ._core.history import LIVE_FROM, History, at_least_single
+from ._core.ranks import Ranks
+from ._core.surrogate import Surrogate
+from ._core.tracking import CHECK_EVERY, track
+from ._core.workspace import Scratch
 from .counts import CountsLike, as_counts, check_choice, check_number
-from .distributed import Sync, check_sync, find_group
 from .functional import class_weights
-from .history import LIVE_FROM, History, at_least_single
-from .precision import full_precision
-from .ranks import Ranks
-from .scratch import Scratch
 from .spectral import Triplet, chain, exact, filtered
-from .surrogate import Surrogate
 from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries
-from .tracking import CHECK_EVERY, track
 
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
 FILTER_UP_TO = 160  # classes; up to here filtering A A^T is faster than tracking a subspace

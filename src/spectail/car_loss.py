@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ._core.distributed import Sync
 from .car import CAR, PRESETS
 from .counts import CountsLike, check_number
-from .distributed import Sync
 from .targets import MixedTarget, Target
 
 BALANCED_TAU = PRESETS["balanced"].tau or 0.0

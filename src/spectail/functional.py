@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ._core.surrogate import Surrogate, soft_rows
 from .counts import CountsLike, as_counts, check_number
-from .surrogate import Surrogate, soft_rows
 from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._core.dtypes import holds_float64
+from ._core.sparse_svd import leading
 from .counts import CountsLike, as_counts
-from .leading import leading
-from .precision import holds_float64
 from .targets import check_finite
 
 BINS = 15

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .precision import widest
+from ._core.dtypes import widest
 
 MIXED_MODES = ("masked", "soft", "dominant", "clean")
 

@@ -122,9 +122,9 @@ def test_it_names_what_is_installed_here(capsys, monkeypatch):
 
 def test_a_note_tells_of_operators_that_do_not_load(capsys):
     """By what torch itself knows of the operators, not by what the module that declares them says."""
-    import spectail.torchvision_ops
+    import spectail._utils.torchvision_ops
 
-    del spectail.torchvision_ops
+    del spectail._utils.torchvision_ops
     _, found = facts(capsys)
     try:
         torch.ops.torchvision.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)

@@ -11,7 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from spectail.data.storage import (
+from spectail._utils.files import (
     array_digest,
     cache_folder,
     cached_array,

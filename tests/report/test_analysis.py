@@ -8,9 +8,9 @@ import pytest
 import sklearn.metrics
 import torch
 
+from spectail._core.sparse_svd import leading
 from spectail.functional import class_weights
 from spectail.functional import confusion as hard_confusion
-from spectail.leading import leading
 from spectail.metrics import Metrics, wilson_interval
 from spectail.report import analyse, make_predictions, summary
 from spectail.report import analysis as module

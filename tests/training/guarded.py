@@ -6,7 +6,7 @@ import torch
 from no_waits import NoWaits
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from spectail import waits
+from spectail._core import waits
 from spectail.data.loader import _Seeded
 from spectail.data.samplers import LongTailSampler
 from spectail.methods import metasaug

@@ -14,8 +14,8 @@ import pytest
 import torch
 from training.runs import FLAGS, Stop, StopAt, assert_same, results, settings, shake
 
+from spectail._utils import files as storage
 from spectail.cli.main import main
-from spectail.data import storage
 from spectail.data.loader import WorkerLost, _death
 from spectail.training import checkpoint, run_folder
 from spectail.training.loop import train

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .. import waits
-from ..distributed import find_group
+from .._core import waits
+from .._core.distributed import find_group
 from ..targets import class_indices
 
 KINDS = ("full", "diagonal")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import waits
+from .._core import waits
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import waits
+from .._core import waits
 
 
 @torch.no_grad()

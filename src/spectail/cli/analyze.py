@@ -10,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from ..data.storage import whole_file, write_json
+from .._utils.files import whole_file, write_json
 from ..report.analysis import TOP, Analysis, analyse, summary
 from ..report.comparison import Comparison, compare, comparison_summary
 from ..report.prediction_files import read_predictions

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from .._utils.files import write_json
 from ..car import PRESETS
-from ..data.storage import write_json
 from ..methods.registry import find_method
 from .console import make_console, show_results
 

@@ -171,7 +171,7 @@ def torchvision_notes(broken: dict[str, str]) -> list[str]:
     """Imports torchvision as spectail does. Operators that do not load are no fault, so they are a note."""
     if installed("torchvision") is None:
         return []
-    from .. import torchvision_ops  # noqa: PLC0415 - declares what is missing, if anything is
+    from .._utils import torchvision_ops  # noqa: PLC0415 - declares what is missing, if anything is
 
     if problem := import_problem("torchvision"):
         broken["torchvision"] = problem
@@ -181,7 +181,7 @@ def torchvision_notes(broken: dict[str, str]) -> list[str]:
 
 def cache() -> dict[str, Any]:
     try:
-        folder: Path = import_module("spectail.data.storage").cache_folder().absolute()
+        folder: Path = import_module("spectail._utils.files").cache_folder().absolute()
         place = next(path for path in (folder, *folder.parents) if os.path.exists(path))
         free = shutil.disk_usage(place).free
     except (ImportError, RuntimeError, OSError) as error:  # numpy is missing, or the user has no home

@@ -253,7 +253,7 @@ def _table(arguments: list[str]) -> None:
     if not shown:
         raise ValueError(f"{asked.name} has no such results yet: `spectail experiment run {asked.name}` makes them.")
     if asked.output is not None:
-        from ..data.storage import whole_file  # noqa: PLC0415
+        from .._utils.files import whole_file  # noqa: PLC0415
 
         with whole_file(asked.output) as temporary:
             temporary.write_text("\n".join(texts), encoding="utf-8")

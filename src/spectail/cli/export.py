@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 import tyro
 
-from ..data.storage import whole_file, write_json
+from .._utils.files import whole_file, write_json
 from ..training.trained import Normalised, load_trained
 from .console import make_console
 

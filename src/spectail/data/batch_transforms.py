@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import waits
+from .._core import waits
 
 Triple: TypeAlias = tuple[float, float, float]
 GREY = (0.2989, 0.587, 0.114)  # weights of red, green and blue, as in torchvision

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .storage import array_digest, cache_folder, is_sealed, seal, whole_file
+from .._utils.files import array_digest, cache_folder, is_sealed, seal, whole_file
 
 Compute = Callable[[NDArray[np.int64]], NDArray[Any]]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data._utils import signal_handling
 
-from .. import waits
+from .._core import waits
 from .batch_transforms import BatchTransform
 from .deferred import DeferredSampler
 from .features import FeatureSet

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.files import array_digest, write_json
 from ..counts import ClassCounts
 from .imageset import ImageSet
-from .storage import array_digest, write_json
 
 FORMAT = 1
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.files import cached_array
 from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images, NamesOf
-from .storage import cached_array
 
 SMALL = 64  # pixels a side: images up to this size are held in memory
 LARGEST = 4 << 30  # bytes, unless asked to

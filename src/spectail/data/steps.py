@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .. import torchvision_ops  # noqa: F401  (before torchvision)
+from .._utils import torchvision_ops  # noqa: F401  (before torchvision)
 from .batch_transforms import Triple
 from .images import to_rgb
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import torchvision_ops  # noqa: F401  (before torchvision)
+from .._utils import torchvision_ops  # noqa: F401  (before torchvision)
 from .batch_transforms import BatchTransform, Triple
 from .steps import COLOUR, Cutout, as_rgb
 

@@ -74,7 +74,7 @@ class StepTimes:
         check_device(device)
         import torch  # noqa: PLC0415
 
-        from ..data.storage import write_json  # noqa: PLC0415
+        from .._utils.files import write_json  # noqa: PLC0415
         from ..models.build import ModelConfig, build_model  # noqa: PLC0415
 
         network, _ = build_model(ModelConfig(model=model, img_size=pixels), 100)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ..data.storage import whole_file
+from .._utils.files import whole_file
 from ..report.analysis import Analysis, analyse
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from ..report.prediction_files import read_predictions

@@ -9,4 +9,4 @@ A plain loop, DDP and Accelerate need none of them: see ``examples/``. The frame
 ``pip install 'spectail[integrations]'``.
 """
 
-from .. import torchvision_ops  # noqa: F401 - these frameworks import torchvision, which may not fit a CPU-only torch
+from .._utils import torchvision_ops  # noqa: F401 - these frameworks import torchvision, which may not fit a CPU-only torch

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .._core.distributed import find_group, place
 from ..car_loss import CARLoss
 from ..counts import CountsLike
-from ..distributed import find_group, place
 from ..metrics import Metrics
 from .versions import FRAMEWORKS, need
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
+from .._core.sparse_svd import leading
 from ..car import CAR
 from ..counts import CountsLike
-from ..leading import leading
 from ..metrics import Metrics
 from .versions import FRAMEWORKS, need
 

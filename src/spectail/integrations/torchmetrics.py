@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._core.dtypes import holds_float64
 from ..counts import CountsLike, as_counts
-from ..precision import holds_float64
 from .versions import FRAMEWORKS, need
 
 need(*FRAMEWORKS["torchmetrics"])

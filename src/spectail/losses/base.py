@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..distributed import find_group
+from .._core.distributed import find_group
 from ..targets import MixedTarget, check_target
 
 Target = Tensor | MixedTarget

@@ -7,8 +7,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._core.distributed import find_group
 from ..counts import CountsLike, as_counts
-from ..distributed import find_group
 from ..targets import MixedTarget, check_target
 from .base import Target, WeightedLoss, or_one
 

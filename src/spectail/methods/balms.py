@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import waits
+from .._core import waits
+from .._core.distributed import place
 from ..data.loader import Batch
-from ..distributed import place
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
 from .base import About, Outcome, Stage, Step, Stream, within

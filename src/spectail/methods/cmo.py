@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .._core.distributed import place
 from ..augment.mixing import Draws, paste
 from ..data.loader import Batch
-from ..distributed import place
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Stage, Step, Stream, within

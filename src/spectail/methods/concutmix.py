@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._core.distributed import place
 from ..augment.balanced_contrastive import balanced_contrastive
 from ..augment.mixing import Draws, paste
 from ..augment.rectify import rectify
 from ..data.loader import Batch
 from ..data.transforms import Preset, contrastive_views
-from ..distributed import place
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead

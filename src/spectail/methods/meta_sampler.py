@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .. import waits
+from .._core import waits
+from .._core.distributed import find_group
 from ..counts import ClassCounts
-from ..distributed import find_group
 
 
 class MetaSampler(nn.Module):

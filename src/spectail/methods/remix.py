@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .. import waits
+from .._core import waits
+from .._core.distributed import place
 from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
 from ..data.loader import Batch
-from ..distributed import place
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Step, within

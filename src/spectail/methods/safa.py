@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import waits
+from .._core import waits
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
 from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from .. import torchvision_ops  # noqa: F401 - before timm
+from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .cifar_resnet import CifarResNet
 from .classifier import Classifier
 from .heads import make_head

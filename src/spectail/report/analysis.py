@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._core.sparse_svd import leading
 from ..counts import CONVENTIONS, ClassCounts
 from ..functional import class_weights
-from ..leading import leading
 from ..metrics import BINS, Metrics
 from .predictions import BLOCK, Predictions
 from .statistics import Pairs, mean_interval, wilson

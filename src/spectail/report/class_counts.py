@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.text import Text
 
+from .._utils.files import whole_file
 from ..counts import ClassCounts
-from ..data.storage import whole_file
 
 COLOURS = {"head": "#33658a", "medium": "#86a873", "tail": "#d1495b"}
 STYLES = {"head": "blue", "medium": "green", "tail": "red"}

@@ -16,8 +16,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .._utils.files import whole_file
 from ..car import CAR, PRESETS
-from ..data.storage import whole_file
 from ..training.config_io import flat, to_dict
 from ..training.run_folder import MAY_DIFFER
 from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ..data.storage import whole_file
+from .._utils.files import whole_file
 from ..theory import Stability
 
 COLOURS = {"batch": "#d1495b", "class": "#33658a"}

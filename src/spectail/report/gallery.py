@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._utils.files import whole_file
 from ..augment.mixing import Draws
 from ..data.imageset import ImageSet
 from ..data.loader import Batch
-from ..data.storage import whole_file
 from ..data.transforms import Preset
 from ..targets import MixedTarget
 from ..testing import begun

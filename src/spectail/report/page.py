@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..data.storage import whole_file
+from .._utils.files import whole_file
 from .analysis import STANDS_OUT, Analysis
 from .comparison import Comparison
 from .downloads import download_files

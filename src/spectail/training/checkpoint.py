@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from ..data.storage import file_digest, room_for, write_json
+from .._utils.files import file_digest, room_for, write_json
 
 
 def save(

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..data.storage import whole_file
+from .._utils.files import whole_file
 from ..methods.registry import find_method
 from .config import PRESETS, TrainConfig
 

@@ -12,8 +12,8 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
+from .._utils.files import whole_file
 from ..data.loader import Batch, Loader
-from ..data.storage import whole_file
 from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint

@@ -14,13 +14,13 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import nn
 
+from .._utils.files import array_digest, cached_array
 from ..data.feature_cache import FeatureCache
 from ..data.features import FeatureSet
 from ..data.imageset import ImageSet
 from ..data.loader import Loader
 from ..data.loading import Data
 from ..data.settle import Track, silent
-from ..data.storage import array_digest, cached_array
 from ..data.transforms import Preset
 
 

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .._utils.files import room_for, whole_file, write_json
 from ..data.manifest import Manifest
-from ..data.storage import room_for, whole_file, write_json
 from .config import TrainConfig
 from .config_io import differences, read_yaml, write_yaml
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import waits
+from .._core import waits
+from .._core.dtypes import widest
 from ..data.deferred import DeferredSampler
 from ..data.loader import Batch, Loader
 from ..data.samplers import LongTailSampler
 from ..methods.base import Stage, Step, Stream
 from ..models.classifier import Classifier
-from ..precision import widest
 from .average import WeightAverage
 from .config import TrainConfig
 from .learner import Learner

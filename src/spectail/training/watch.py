@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .. import waits
+from .._core import waits
 from ..data.loader import Batch
 
 EVERY = 20

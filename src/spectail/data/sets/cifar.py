@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._utils.files import cache_folder, download, file_digest
 from ..config import DataConfig
 from ..images import ArrayImages, Texts
 from ..imageset import ImageSet
-from ..storage import cache_folder, download, file_digest
 from . import parquet
 from .source import Source, existing_folder
 

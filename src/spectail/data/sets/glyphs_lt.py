@@ -8,10 +8,10 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..._utils.files import array_digest
 from ..config import DataConfig
 from ..images import Images
 from ..imageset import ImageSet
-from ..storage import array_digest
 from . import glyphs
 from .source import Source
 

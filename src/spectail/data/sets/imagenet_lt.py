@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
 from ..images import FileImages, Texts
 from ..imageset import ImageSet
-from ..storage import file_digest
 from .folder import read_folder
 from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
 from ..images import FileImages, Texts
 from ..imageset import ImageSet
-from ..storage import file_digest
 from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 

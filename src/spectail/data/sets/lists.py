@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._utils.files import file_digest
 from ..config import DataConfig
 from ..images import FileImages, Texts
 from ..imageset import ImageSet
-from ..storage import file_digest
 from .labels import as_class_ids
 from .source import Source
 

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..._utils.files import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from ..config import DataConfig
 from ..images import BrokenImage, EncodedImages, PackedImages
 from ..imageset import ImageSet
-from ..storage import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from .labels import as_class_ids
 from .source import Source
 

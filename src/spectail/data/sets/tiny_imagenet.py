@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._utils.files import file_digest
 from ..config import DataConfig
 from ..images import FileImages, Texts
 from ..imageset import ImageSet
-from ..storage import file_digest
 from .folder import read_folder
 from .source import Source, existing_folder
 

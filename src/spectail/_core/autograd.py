@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .batch import BatchConfusion
+from .batch_confusion import BatchConfusion
 
 
 def attach(

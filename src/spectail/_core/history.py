@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .precision import widest
-from .scratch import Scratch
+from .dtypes import widest
 from .tracking import DIRECTIONS, Change, Subspace
+from .workspace import Scratch
 
 LIVE_FROM = 2048  # with batch averaging, more classes than this are stored sparsely
 FORGET = 1e-6  # a stored column this far below the spectral norm is dropped

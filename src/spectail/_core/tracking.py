@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .scratch import Scratch
-from .spectral import WEAK, Triplet, chain, norm, peak, polished, positive, tiny, tolerance
+from ..spectral import WEAK, Triplet, chain, norm, peak, polished, positive, tiny, tolerance
+from .workspace import Scratch
 
 DIRECTIONS = 8  # carried from step to step
 POWER = 3  # power steps on the touched columns alone, to find the direction that a batch brings in

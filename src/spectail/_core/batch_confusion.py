@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .scratch import Scratch, take
+from ..targets import Entries
 from .surrogate import SoftRows, Surrogate, fast_rows, soft_gradient, soft_rows
-from .targets import Entries
+from .workspace import Scratch, take
 
 CHUNK = 1 << 25  # numbers in one piece of the surrogate; only soft labels over many classes need more than one
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .batch import BatchConfusion
-from .precision import widest
-from .targets import MixedTarget, Target
+from ..targets import MixedTarget, Target
+from .batch_confusion import BatchConfusion
+from .dtypes import widest
 
 
 class Counted(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .scratch import Scratch, take
+from .workspace import Scratch, take
 
 COMPETITORS = ("all", "non-target")
 SURROGATES = ("full", "no-gate", "no-softmax", "no-both")
