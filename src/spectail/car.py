@@ -17,7 +17,8 @@ from ._core.ranks import Ranks
 from ._core.surrogate import Surrogate
 from ._core.tracking import CHECK_EVERY, track
 from ._core.workspace import Scratch
-from .counts import CountsLike, as_counts, check_choice, check_number
+from ._utils.checks import check_choice, check_number
+from .counts import CountsLike, as_counts
 from .functional import class_weights
 from .spectral import Triplet, chain, exact, filtered
 from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries

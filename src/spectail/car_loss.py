@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._core.distributed import Sync
+from ._utils.checks import check_number
 from .car import CAR, PRESETS
-from .counts import CountsLike, check_number
+from .counts import CountsLike
 from .targets import MixedTarget, Target
 
 BALANCED_TAU = PRESETS["balanced"].tau or 0.0

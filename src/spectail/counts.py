@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -182,19 +181,6 @@ def as_counts(
         empty = int((result.counts == 0).nonzero()[0])
         raise ValueError(f"class_counts must be positive; {result.describe(empty)} has 0 images. {advice}")
     return result
-
-
-def check_number(**options: object) -> None:
-    """A number where a number is expected, in words."""
-    for name, value in options.items():
-        if not isinstance(value, Real) or isinstance(value, bool):
-            raise TypeError(f"{name} must be a number; got {value!r}.")
-
-
-def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """One of a few values, in words."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
 
 
 def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:

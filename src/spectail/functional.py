@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ._core.surrogate import Surrogate, soft_rows
-from .counts import CountsLike, as_counts, check_number
+from ._utils.checks import check_number
+from .counts import CountsLike, as_counts
 from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
 
 

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from ..counts import ClassCounts, CountsLike, as_counts, check_number
+from .._utils.checks import check_number
+from ..counts import ClassCounts, CountsLike, as_counts
 
 SAMPLERS = ("instance", "class-balanced", "square-root", "progressive", "reversed", "effective-number", "exponent")
 _OPTION = {"progressive": "epochs", "effective-number": "beta", "exponent": "exponent"}  # what a kind depends on

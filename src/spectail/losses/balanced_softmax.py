@@ -6,7 +6,8 @@ import math
 
 from torch import Tensor
 
-from ..counts import CountsLike, as_counts, check_number
+from .._utils.checks import check_number
+from ..counts import CountsLike, as_counts
 from .base import LabelLoss
 
 

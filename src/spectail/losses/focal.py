@@ -7,7 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..counts import check_number
+from .._utils.checks import check_number
 from .base import LabelLoss
 
 FORMS = ("softmax", "sigmoid")

@@ -7,7 +7,8 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..counts import CountsLike, as_counts, check_number
+from .._utils.checks import check_number
+from ..counts import CountsLike, as_counts
 from .base import LabelLoss, log_others
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..counts import check_number
+from .._utils.checks import check_number
 from .base import LabelLoss
 
 

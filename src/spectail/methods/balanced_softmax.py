@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from .._utils.checks import within
 from ..losses import BalancedSoftmaxLoss
-from .base import About, LossOptions, Method, within
+from .base import About, LossOptions, Method
 
 
 @dataclass(frozen=True)

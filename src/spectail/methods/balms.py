@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from .._core import waits
 from .._core.distributed import place
+from .._utils.checks import within
 from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
-from .base import About, Outcome, Stage, Step, Stream, within
+from .base import About, Outcome, Stage, Step, Stream
 from .meta_sampler import MetaSampler, summed
 from .two_stage import TwoStage, TwoStageOptions
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import within
 from ..counts import ClassCounts
 from ..data.loader import Batch
 from ..data.transforms import Preset
@@ -254,14 +254,6 @@ class Method(nn.Module):
     def inference(self, model: Classifier) -> nn.Module:
         """What evaluation, prediction and export use."""
         return model
-
-
-def within(flag: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-    """Refuse a value of an option outside [low, high], or (low, high]."""
-    if not (low <= value <= high and not (open_low and value == low) and math.isfinite(value)):
-        if math.isfinite(high):
-            raise ValueError(f"--{flag} must lie between {low:g} and {high:g}; got {value}.")
-        raise ValueError(f"--{flag} must be {'more than' if open_low else 'at least'} {low:g}; got {value}.")
 
 
 def switch_epoch(share: float, epochs: int) -> int:

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import within
 from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..models.two_branch import TwoBranchClassifier
 from ..targets import MixedTarget
-from .base import About, Method, Options, Outcome, Stage, Step, Stream, within
+from .base import About, Method, Options, Outcome, Stage, Step, Stream
 
 
 @dataclass(frozen=True)

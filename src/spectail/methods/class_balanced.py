@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import nn
 
+from .._utils.checks import within
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
-from .base import About, LateOptions, Method, within
+from .base import About, LateOptions, Method
 from .focal import rare_start
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._core.distributed import place
+from .._utils.checks import within
 from ..augment.mixing import Draws, paste
 from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
-from .base import About, Outcome, Stage, Step, Stream, within
+from .base import About, Outcome, Stage, Step, Stream
 from .base_loss import BaseLossOptions, OnBaseLoss
 
 

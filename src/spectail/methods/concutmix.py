@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._core.distributed import place
+from .._utils.checks import within
 from ..augment.balanced_contrastive import balanced_contrastive
 from ..augment.mixing import Draws, paste
 from ..augment.rectify import rectify
@@ -20,7 +21,7 @@ from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
 from ..targets import MixedTarget, class_indices
-from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch, within
+from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch
 
 CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "projection_norm")
 """Options without a meaning in the lite mode."""

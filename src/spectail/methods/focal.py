@@ -8,9 +8,10 @@ from typing import Literal
 
 from torch import nn
 
+from .._utils.checks import within
 from ..losses import FocalLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method, within
+from .base import About, LossOptions, Method
 
 
 @dataclass(frozen=True)

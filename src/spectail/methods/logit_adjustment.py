@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from .._utils.checks import within
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method, within
+from .base import About, LossOptions, Method
 
 
 @dataclass(frozen=True)

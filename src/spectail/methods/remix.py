@@ -8,12 +8,13 @@ from typing import Literal
 
 from .._core import waits
 from .._core.distributed import place
+from .._utils.checks import within
 from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
 from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
-from .base import About, Outcome, Step, within
+from .base import About, Outcome, Step
 from .base_loss import BaseLossOptions, OnBaseLoss
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .._utils.checks import within
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method, within
+from .base import About, LossOptions, Method
 
 
 @dataclass(frozen=True)

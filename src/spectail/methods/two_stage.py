@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from .._utils.checks import within
 from ..data.loader import Batch
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import Method, Options, Outcome, Stage, Step, within
+from .base import Method, Options, Outcome, Stage, Step
 
 
 @dataclass(frozen=True)

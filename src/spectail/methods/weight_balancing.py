@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import within
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
-from .base import About, Step, within
+from .base import About, Step
 from .two_stage import TwoStage, TwoStageOptions
 
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..counts import ClassCounts, CountsLike, as_counts, check_number
+from .._utils.checks import check_number
+from ..counts import ClassCounts, CountsLike, as_counts
 from ..functional import class_weights, margin_confusion
 from .network import Network, read_network
 from .terms import Bound, cover_size, deviation
