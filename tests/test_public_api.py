@@ -1,5 +1,6 @@
 """Everything that others may rely on, in one file that a review can read: ``tests/public_api.txt``.
 
+That is what the pages of the reference name, the flags of the commands, and the names of methods, data sets and so on.
 A change of a name, a parameter, a default, a field or a flag shows there as a line. If it is meant, write the file
 anew: ``python tests/test_public_api.py --update``.
 """
@@ -12,7 +13,6 @@ import inspect
 import re
 import subprocess
 import sys
-import textwrap
 import types
 from importlib import import_module
 from pathlib import Path
@@ -24,27 +24,9 @@ import spectail
 ROOT = Path(__file__).parent.parent
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 HOW = "If the change is meant, run `python tests/test_public_api.py --update` and commit tests/public_api.txt."
-MODULES = (
-    *("spectail", "spectail.functional", "spectail.spectral", "spectail.car", "spectail.counts", "spectail.targets"),
-    *("spectail.losses", "spectail.losses.base", "spectail.metrics", "spectail.theory", "spectail.data"),
-    *("spectail.models", "spectail.augment.mixing", "spectail.augment.remix", "spectail.augment.rectify"),
-    *("spectail.augment.balanced_contrastive", "spectail.augment.covariance", "spectail.augment.isda"),
-    *("spectail.augment.safa", "spectail.methods", "spectail.testing", "spectail.report"),
-)
-ENTRY_POINTS = {  # of modules whose other names are their own business
-    "spectail.training.config": ["CARConfig", "OptimConfig", "TrainConfig"],
-    "spectail.training.config_io": ["from_dict", "preset", "read_yaml", "to_dict", "write_yaml"],
-    "spectail.training.recipes": ["Recipe", "find_recipe"],
-    "spectail.training.reporter": ["Reporter"],
-    "spectail.training.loop": ["train"],
-    "spectail.training.trained": ["Trained", "load_trained"],
-    "spectail.report.page": ["write_report"],
-    "spectail.experiments.catalog": ["Experiment", "find_experiment"],
-    "spectail.experiments.store": ["Record", "SqliteStore", "Store", "StoreError", "open_store"],
-}
+PAGES = ROOT / "docs" / "api"
 FRAMEWORKS = ("huggingface", "lightning", "timm", "torchmetrics")  # read, not imported: their frameworks may be absent
 LISTS = ("CHECKS",)  # names in capitals are otherwise settings of a module
-WITH_ATTRIBUTES = ("CAR", "CARLoss", "ClassCounts", "Metrics")  # set when they are made, from class counts alone
 SPECIAL = ("__call__", "__getitem__", "__iter__", "__len__")
 LONG = 110
 
@@ -112,10 +94,11 @@ def is_ours(thing):
     return thing.__module__.split(".")[0] == "spectail"
 
 
-def describe_class(name, kind, listed):
+def describe_class(name, kind, listed, shown_members=None):
     """The class, its fields or how it is made, and its public members.
 
     Members that it inherits are left out if the class they come from is listed itself, or belongs to someone else.
+    A page may show some members only.
     """
     bases = ["NamedTuple" if base is tuple else base.__name__ for base in kind.__bases__ if base is not object]
     lines = [f"class {name}" + (f" < {', '.join(bases)}" if bases else "")]
@@ -130,23 +113,15 @@ def describe_class(name, kind, listed):
             lines.append(f"    {text}")
     elif inspect.isfunction(kind.__init__) and is_ours(kind.__init__):
         lines += call("made by ", signature(kind.__init__, bound=True)[0], indent="    ")
-    if name in WITH_ATTRIBUTES:
-        text = f"attributes {', '.join(attributes(kind([3, 2, 1])))}"
-        lines += textwrap.wrap(text, LONG, initial_indent="    ", subsequent_indent="        ")
     members = {}
     for base in reversed(kind.__mro__):
         if is_ours(base) and (base is kind or base not in listed):
             members |= base.__dict__
     for member, value in sorted(members.items()):
-        if member not in own and (not member.startswith("_") or member in SPECIAL):
+        public = not member.startswith("_") or member in SPECIAL
+        if member not in own and (public if shown_members is None else member in shown_members):
             lines += describe_member(member, value)
     return lines
-
-
-def attributes(thing):
-    """Public names of an instance, buffers and parts of it included."""
-    held = {**vars(thing), **getattr(thing, "_buffers", {}), **getattr(thing, "_modules", {})}
-    return sorted(name for name in held if not name.startswith("_") and name != "training")
 
 
 def named(annotation):
@@ -199,31 +174,46 @@ def public_names(module):
     return sorted(name for name in defined if not name.startswith("_"))
 
 
-def describe(place, name, seen, listed):
+def describe(place, name, listed, shown_members=None):
     module = import_module(place)
     value = getattr(module, name)
     if isinstance(value, types.ModuleType):
         return [f"module {name}"]
     if inspect.isclass(value) or inspect.isfunction(value):
-        first = seen.setdefault(id(value), f"{place}.{name}")
-        if first != f"{place}.{name}":
-            return [f"{name} is {first}"]
         if inspect.isfunction(value):
             return call(f"def {name}", *signature(value))
-        return describe_class(name, value, listed)
+        return describe_class(name, value, listed, shown_members)
     if isinstance(value, dict | tuple):
         return [f"{name}: {', '.join(getattr(one, '__name__', str(one)) for one in value)}"]
     return [f"{name} = {dict(aliases(module))[name]}"]
 
 
+def on_the_pages():
+    """Each name of the reference with the members that its page shows; None for all of them."""
+    entry = re.compile(r"^::: (\S+)\n(?:    options:\n(?:      members: \[(.*)\]\n)?)?", re.MULTILINE)
+    for page in sorted(PAGES.glob("*.md")):
+        for name, members in entry.findall(page.read_text(encoding="utf-8")):
+            yield name, members.split(", ") if members else None
+
+
+def is_module(name):
+    return (Path(spectail.__file__).parent.parent / Path(*name.split("."))).with_suffix(".py").exists()
+
+
 def module_lines():
-    places = {place: public_names(import_module(place)) for place in MODULES} | ENTRY_POINTS
-    found = [getattr(import_module(place), name) for place, names in places.items() for name in names]
-    seen, listed = {}, {one for one in found if inspect.isclass(one)}
+    places = {}
+    for name, members in on_the_pages():
+        if is_module(name):
+            places.setdefault(name, {}).update(dict.fromkeys(public_names(import_module(name))))
+        elif not name.startswith("spectail.integrations."):
+            place, _, last = name.rpartition(".")
+            places.setdefault(place, {})[last] = members
+    things = [getattr(import_module(place), name) for place, names in places.items() for name in names]
+    listed = {one for one in things if inspect.isclass(one)}
     for place, names in places.items():
         yield from ("", f"== {place}", "")
-        for name in names:
-            yield from describe(place, name, seen, listed)
+        for name, members in sorted(names.items()):
+            yield from describe(place, name, listed, members)
 
 
 def framework_lines():
@@ -371,8 +361,7 @@ def test_the_file_is_the_same_on_every_machine():
 
 def test_everything_on_the_pages_of_the_reference_is_in_the_file():
     text = SNAPSHOT.read_text(encoding="utf-8")
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")]
-    names = [name for page in pages for name in re.findall(r"^::: (\S+)", page, re.MULTILINE)]
+    names = [name for name, _ in on_the_pages()]
     assert len(names) > 40
     for name in names:
         last = name.rpartition(".")[2]
