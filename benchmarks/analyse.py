@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from data_sets import memory
 
-from spectail.report import analyse, compare, make_predictions, read_predictions, summary
+from spectail.diagnosis import analyse, compare, make_predictions, read_predictions, summary
 
 SIZES = {"ImageNet-LT": (1_000, 50), "iNaturalist 2018": (8_142, 3)}
 LIMITS = {"ImageNet-LT": (15.0, None), "iNaturalist 2018": (60.0, 1_500)}  # seconds, MB

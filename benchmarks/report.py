@@ -27,9 +27,9 @@ STEP = """
 import json, resource, sys, time
 from pathlib import Path
 start = time.perf_counter()
-from spectail.report.analysis import analyse
+from spectail.diagnosis.analysis import analyse
 from spectail.report.page import write_report
-from spectail.report.prediction_files import read_predictions
+from spectail.diagnosis.prediction_files import read_predictions
 loaded = time.perf_counter()
 analysis = analyse(read_predictions(sys.argv[1]))
 analysed = time.perf_counter()

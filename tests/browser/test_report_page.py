@@ -13,11 +13,11 @@ from browser.browser_fixtures import browser  # noqa: F401 - a fixture
 from training.runs import FLAGS
 
 from spectail.cli.main import main
-from spectail.report.analysis import analyse
-from spectail.report.comparison import compare
+from spectail.diagnosis.analysis import analyse
+from spectail.diagnosis.comparison import compare
+from spectail.diagnosis.prediction_files import read_predictions
+from spectail.diagnosis.predictions import make_predictions
 from spectail.report.page import write_report
-from spectail.report.prediction_files import read_predictions
-from spectail.report.predictions import make_predictions
 from spectail.report.run_record import read_run
 
 CANVAS = "#matrix canvas"

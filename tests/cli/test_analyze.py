@@ -9,8 +9,8 @@ import pytest
 from training.runs import FLAGS
 
 from spectail.cli.main import main
-from spectail.report import analyse, compare, read_predictions, summary
-from spectail.report.text_table import number
+from spectail.diagnosis import analyse, compare, read_predictions, summary
+from spectail.diagnosis.text_table import number
 
 NAMES = ["otter", "cat", "dog", "[red]fox", "owl"]
 COUNTS = [500, 120, 60, 15, 5]
@@ -119,7 +119,7 @@ def test_large_scores_are_let_go(file, capsys, monkeypatch):
     whole = said(capsys, file(), "--json").out
     monkeypatch.setattr("spectail.cli.analyze.HEAVY", 10)
     seen = []
-    monkeypatch.setattr("spectail.report.terminal.show", lambda console, analyses, *rest: seen.extend(analyses))
+    monkeypatch.setattr("spectail.diagnosis.terminal.show", lambda console, analyses, *rest: seen.extend(analyses))
     assert said(capsys, file(), "--json").out == whole
     said(capsys, file())
     assert seen[0].predictions.logits is None

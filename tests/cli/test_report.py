@@ -12,8 +12,8 @@ from PIL import Image
 from training.runs import FLAGS
 
 from spectail.cli.main import main
+from spectail.diagnosis.text_table import number
 from spectail.report.run_record import read_run
-from spectail.report.text_table import number
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spectail
+from spectail.diagnosis.text_table import Table, to_latex
 from spectail.experiments.catalog import EXPERIMENTS, find_experiment
 from spectail.experiments.cost import AROUND, HEAD_STEP, StepTimes, estimate, learn, training_images
 from spectail.experiments.planning import Slice, by_name, make_plan, outside
@@ -17,7 +18,6 @@ from spectail.experiments.runs import _bare, code_version, hash_of_code
 from spectail.experiments.scales import BATCH, Overrides
 from spectail.experiments.store import Record
 from spectail.experiments.tables import as_csv, as_table, from_csv, layout, make_rows
-from spectail.report.text_table import Table, to_latex
 from spectail.training.config_io import preset
 
 WGR = find_experiment("wgr-lt")

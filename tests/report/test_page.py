@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from spectail.diagnosis.analysis import analyse
+from spectail.diagnosis.comparison import compare
+from spectail.diagnosis.predictions import make_predictions
 from spectail.report import page, payload
-from spectail.report.analysis import analyse
-from spectail.report.comparison import compare
 from spectail.report.figures import cluster_order
 from spectail.report.page import write_report
-from spectail.report.predictions import make_predictions
 
 NASTY = (
     "</script><script>window.hit=1</script>", '"><img src=x onerror="window.hit=1">', "' onmouseover='window.hit=1",

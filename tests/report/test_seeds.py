@@ -12,13 +12,13 @@ import scipy.stats
 from test_page import Page
 
 from spectail.data import load
-from spectail.report import analyse, make_predictions
+from spectail.diagnosis import analyse, make_predictions
+from spectail.diagnosis.statistics import student
+from spectail.diagnosis.text_table import number
 from spectail.report.page import write_report
 from spectail.report.run_record import RunRecord
 from spectail.report.seed_tables import seed_tables, spread_text
 from spectail.report.seeds import Spread, group_runs, study
-from spectail.report.statistics import student
-from spectail.report.text_table import number
 from spectail.training.config_io import from_dict
 
 SIZE = 6

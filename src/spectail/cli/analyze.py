@@ -11,10 +11,10 @@ from typing import Any
 import tyro
 
 from .._utils.files import whole_file, write_json
-from ..report.analysis import TOP, Analysis, analyse, summary
-from ..report.comparison import Comparison, compare, comparison_summary
-from ..report.prediction_files import read_predictions
-from ..report.tables import csv_text, latex, markdown
+from ..diagnosis.analysis import TOP, Analysis, analyse, summary
+from ..diagnosis.comparison import Comparison, compare, comparison_summary
+from ..diagnosis.prediction_files import read_predictions
+from ..diagnosis.tables import csv_text, latex, markdown
 from .console import make_console
 
 FORMATS = (".html", ".json", ".csv", ".md", ".tex")
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> None:
                 console.print(f"{analysis.predictions.name}: {note}", soft_wrap=True)
         print(json.dumps(_content(analyses, comparison), ensure_ascii=False, allow_nan=False))
     else:
-        from ..report.terminal import show  # noqa: PLC0415 - JSON does not need tables
+        from ..diagnosis.terminal import show  # noqa: PLC0415 - JSON does not need tables
 
         show(console, analyses, comparison, options.top)
     if reason:

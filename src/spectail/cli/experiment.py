@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from ..diagnosis.text_table import Table, to_latex, to_markdown
 from ..experiments.catalog import EXPERIMENTS, find_experiment
 from ..experiments.cost import StepTimes, estimate, in_words, learn
 from ..experiments.frontier import with_gains
@@ -21,7 +22,6 @@ from ..experiments.record import last_line
 from ..experiments.scales import SCALES
 from ..experiments.store import Record, open_store
 from ..experiments.tables import as_csv, as_table, layout, make_rows
-from ..report.text_table import Table, to_latex, to_markdown
 from .console import make_console
 from .experiment_options import (
     FigureAction,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tyro
 
+from ..diagnosis.analysis import analyse
+from ..diagnosis.comparison import compare
+from ..diagnosis.prediction_files import read_predictions
 from ..report import curves
-from ..report.analysis import analyse
-from ..report.comparison import compare
 from ..report.page import write_report
-from ..report.prediction_files import read_predictions
 from ..report.run_record import RunRecord, read_run, run_names
 from ..report.seeds import group_runs, study
 from .console import make_console

@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from .._utils.files import whole_file
-from ..report.analysis import Analysis, analyse
+from ..diagnosis.analysis import Analysis, analyse
+from ..diagnosis.prediction_files import read_predictions
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
-from ..report.prediction_files import read_predictions
 from .grids import CURVES, DIAGNOSTICS, REFERENCE
 from .tables import TITLES, Row
 

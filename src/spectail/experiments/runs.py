@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ..training.config import TrainConfig
 
 PACKAGE = str(__package__).partition(".")[0]
-BESIDE = ("__init__", "__main__", "car_reference", "cli", "experiments", "integrations", "report", "testing", "theory")
+BESIDE = (
+    *("__init__", "__main__", "car_reference", "cli", "diagnosis", "experiments"),
+    *("integrations", "report", "testing", "theory"),
+)
 """The rooms whose code cannot change a result. All others count, so that a new one is never forgotten."""
 
 

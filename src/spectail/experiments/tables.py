@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..report.text_table import MINUS, Table
+from ..diagnosis.text_table import MINUS, Table
 from .cells import Cell, Setting
 from .planning import Plan, by_name
 from .published import value_of

@@ -1,13 +1,20 @@
-"""Figures, tables and the diagnosis of predictions: what people look at."""
+"""Pages, figures and tables of runs. What they show is found in :mod:`spectail.diagnosis`, whose names are here too."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .. import diagnosis
+
 if TYPE_CHECKING:
-    from .analysis import Analysis, analyse, summary
-    from .comparison import Comparison, compare
-    from .prediction_files import read_predictions
-    from .predictions import Predictions, make_predictions
+    from ..diagnosis import (
+        Analysis,
+        Comparison,
+        Predictions,
+        analyse,
+        compare,
+        make_predictions,
+        read_predictions,
+        summary,
+    )
 
 __all__ = [
     "Analysis",
@@ -20,22 +27,11 @@ __all__ = [
     "summary",
 ]
 
-_HOMES = {
-    "Analysis": "analysis",
-    "Comparison": "comparison",
-    "Predictions": "predictions",
-    "analyse": "analysis",
-    "compare": "comparison",
-    "make_predictions": "predictions",
-    "read_predictions": "prediction_files",
-    "summary": "analysis",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used: a figure does not need torch, nor a diagnosis matplotlib."""
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    if name in __all__:
+        return getattr(diagnosis, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

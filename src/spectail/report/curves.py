@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 
 from .._utils.files import whole_file
 from ..car import CAR, PRESETS
+from ..diagnosis.text_table import number
 from ..training.config_io import flat, to_dict
 from ..training.run_folder import MAY_DIFFER
 from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg
 from .run_record import RunRecord
-from .text_table import number
 
 SETTINGS = {
     "beta": "memory \N{GREEK SMALL LETTER BETA}",

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from .analysis import Analysis, summary
-from .comparison import Comparison, comparison_summary
-from .statistics import Pairs
-from .tables import csv_text, latex, markdown
-from .text_table import Table
+from ..diagnosis.analysis import Analysis, summary
+from ..diagnosis.comparison import Comparison, comparison_summary
+from ..diagnosis.statistics import Pairs
+from ..diagnosis.tables import csv_text, latex, markdown
+from ..diagnosis.text_table import Table
 
 if TYPE_CHECKING:
     from .curves import Panel

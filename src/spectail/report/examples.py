@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.imageset import ImageSet
-from .analysis import Analysis
+from ..diagnosis.analysis import Analysis
 from .run_record import RunRecord
 
 SIDE = 64

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from .text_table import number
+from ..diagnosis.text_table import number
 
 INK, MUTED, LINE, SOFT = "#1b2230", "#566072", "#dfe2e7", "#eef0f3"
 BLUE, AMBER, RED, VIOLET = "#2563a8", "#966000", "#bb2d47", "#6b4fa0"

@@ -15,12 +15,12 @@ from markupsafe import Markup
 
 from .. import __version__
 from .._utils.files import whole_file
-from .analysis import STANDS_OUT, Analysis
-from .comparison import Comparison
+from ..diagnosis.analysis import STANDS_OUT, Analysis
+from ..diagnosis.comparison import Comparison
+from ..diagnosis.text_table import number
 from .downloads import download_files
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
 from .payload import DETAILED, hidden_cells, payload, with_matrix
-from .text_table import number
 
 if TYPE_CHECKING:
     from .curves import Panel
@@ -72,9 +72,9 @@ def write_report(
     """Write the report of one or several classifiers on the same classes.
 
     Args:
-        analyses: from :func:`~spectail.report.analyse`.
+        analyses: from :func:`~spectail.diagnosis.analyse`.
         path: the HTML file; it is whole or not there.
-        comparison: from :func:`~spectail.report.compare`, for several.
+        comparison: from :func:`~spectail.diagnosis.compare`, for several.
         runs: where the predictions come from, one per analysis, or none. They add training curves, example images
             and the command that repeats a run.
         study: from :func:`~spectail.report.seeds.study`, where there are several seeds of a method. The page then

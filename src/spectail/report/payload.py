@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from .analysis import Analysis
+from ..diagnosis.analysis import Analysis
 from .figures import cluster_order, matrix_cells
 
 if TYPE_CHECKING:

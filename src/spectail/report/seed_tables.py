@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..diagnosis.tables import TITLES, signed
+from ..diagnosis.text_table import Table, number
 from .seeds import DIFFERENCES, FIGURES, SeedPairing, SeedStudy, Spread
-from .tables import TITLES, signed
-from .text_table import Table, number
 
 DIGITS = {"worst_ratio": 3}
 

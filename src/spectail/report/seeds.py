@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .analysis import GROUPS, Analysis
-from .comparison import DRAWS, Difference, members_of, require_same
+from ..diagnosis.analysis import GROUPS, Analysis
+from ..diagnosis.comparison import DRAWS, Difference, members_of, require_same
+from ..diagnosis.statistics import student
 from .curves import all_settings, car_settings, what_differs
 from .labels import label
 from .run_record import RunRecord
-from .statistics import student
 
 FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
            "worst_ratio": "WR", "ece": "ECE"}  # fmt: skip

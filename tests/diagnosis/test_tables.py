@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from spectail.report import analyse, compare, make_predictions, tables
-from spectail.report.comparison import Difference
-from spectail.report.terminal import show
-from spectail.report.text_table import DASH, number
+from spectail.diagnosis import analyse, compare, make_predictions, tables
+from spectail.diagnosis.comparison import Difference
+from spectail.diagnosis.terminal import show
+from spectail.diagnosis.text_table import DASH, number
 
 NAMES = ("a|b", "c_d & e%", "f\\g", "new\nline", "[bold]x", '=1, "q"', "$^~#{}<>", "plain", "ümläut", "none")
 COUNTS = [500, 300, 150, 90, 60, 30, 15, 10, 5, 2]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from spectail import ClassCounts
-from spectail.report import make_predictions, read_predictions
-from spectail.report import predictions as module
+from spectail.diagnosis import make_predictions, read_predictions
+from spectail.diagnosis import predictions as module
 
 NAMES = ("otter", "cat", "dog")
 COUNTS = [5, 500, 60]

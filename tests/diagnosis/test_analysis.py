@@ -9,12 +9,12 @@ import sklearn.metrics
 import torch
 
 from spectail._core.sparse_svd import leading
+from spectail.diagnosis import analyse, make_predictions, summary
+from spectail.diagnosis import analysis as module
+from spectail.diagnosis.statistics import Pairs, mean_interval, wilson
 from spectail.functional import class_weights
 from spectail.functional import confusion as hard_confusion
 from spectail.metrics import Metrics, wilson_interval
-from spectail.report import analyse, make_predictions, summary
-from spectail.report import analysis as module
-from spectail.report.statistics import Pairs, mean_interval, wilson
 
 
 def sample(classes=12, count=400, present=None, seed=0, skill=1.5):

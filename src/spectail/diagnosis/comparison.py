@@ -77,7 +77,7 @@ def compare(analyses: Sequence[Analysis], *, draws: int = DRAWS, seed: int = 0) 
     - **Classes**: exact McNemar test within each class, adjusted by Holm over the classes that have test images.
 
     Example:
-        >>> from spectail.report import analyse, make_predictions
+        >>> from spectail.diagnosis import analyse, make_predictions
         >>> labels = [0] * 50 + [1] * 50
         >>> first = analyse(make_predictions(labels, [0] * 100, name="first"))
         >>> second = analyse(make_predictions(labels, [0] * 60 + [1] * 40, name="second"))

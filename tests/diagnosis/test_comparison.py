@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from spectail.report import analyse, compare, make_predictions
-from spectail.report.comparison import comparison_summary
-from spectail.report.statistics import holm, mcnemar
+from spectail.diagnosis import analyse, compare, make_predictions
+from spectail.diagnosis.comparison import comparison_summary
+from spectail.diagnosis.statistics import holm, mcnemar
 
 CLASSES = 20
 COUNTS = [max(int(500 * 0.01 ** (label / (CLASSES - 1))), 1) for label in range(CLASSES)]
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_interval(three):
 
 def test_blocks_of_draws_do_not_change_what_is_found(three, monkeypatch):
     whole = compare(three[:2]).pairs[0].differences
-    monkeypatch.setattr("spectail.report.comparison.CELLS", 700)
+    monkeypatch.setattr("spectail.diagnosis.comparison.CELLS", 700)
     assert compare(three[:2]).pairs[0].differences == whole
 
 

@@ -77,7 +77,7 @@ class Analysis:
     intervals: dict[str, tuple[float, float] | None]
     """95 % intervals of overall, balanced, head, medium, tail and worst. Overall and worst are Wilson's (that of worst
     ignores that the class was picked for being worst); means over classes take Wilson's with the variance of the
-    mean, see :func:`~spectail.report.statistics.mean_interval`."""
+    mean, see :func:`~spectail.diagnosis.statistics.mean_interval`."""
     per_class: list[dict[str, Any]]
     """index, name, train_count, test_count, accuracy, low, high, precision, group, taken_for (three at most)."""
     confusion: NDArray[np.int32] | None
@@ -105,11 +105,11 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
     """Diagnose predictions.
 
     Args:
-        predictions: from :func:`~spectail.report.read_predictions` or :func:`~spectail.report.make_predictions`.
+        predictions: from :func:`~spectail.diagnosis.read_predictions` or :func:`~spectail.diagnosis.make_predictions`.
         convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     Example:
-        >>> from spectail.report import make_predictions
+        >>> from spectail.diagnosis import make_predictions
         >>> found = analyse(make_predictions([0, 0, 1, 1, 2], [0, 0, 1, 2, 1], class_counts=[500, 60, 5]))
         >>> found.metrics["overall"], found.metrics["tail"], found.worst
         (60.0, 0.0, [2, 1, 0])
