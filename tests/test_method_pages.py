@@ -92,7 +92,7 @@ def test_every_method_has_a_page_with_all_sections(name):
 @each_method
 def test_the_table_names_every_option_with_its_default(name):
     table = {cells[0].strip("`"): cells for cells in rows(name)}
-    fields = dataclasses.fields(METHODS[name].load().options_type)
+    fields = dataclasses.fields(METHODS[name].load().options)
     known = {flag(field.name) for field in fields}
     assert {option for option in table if not option.startswith("--car.")} == known
     for field in fields:
@@ -169,7 +169,7 @@ def test_each_page_has_the_commands_a_reader_looks_for(name):
 @each_page
 def test_flags_in_the_text_exist(page):
     known = set(re.findall(r"--[a-z0-9-]+", OWN)) | set(FLAGS)
-    holders = [TrainConfig, Evaluate, *FLAT.values(), *(entry.load().options_type for entry in METHODS.values())]
+    holders = [TrainConfig, Evaluate, *FLAT.values(), *(type(entry.load().options) for entry in METHODS.values())]
     known |= {flag(field.name) for holder in holders for field in dataclasses.fields(holder)}
     known |= {flag(f"car.{field.name}") for field in dataclasses.fields(CARConfig)}
     prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL)

@@ -285,7 +285,7 @@ def train_lines(module):
     yield from flag_lines(TrainConfig, without=("method", "options"))
     for entry in ENTRIES:
         yield f"  with --method {entry.name}"
-        yield from (f"  {line}" for line in flag_lines(entry.load().options_type))
+        yield from (f"  {line}" for line in flag_lines(type(entry.load().options)))
 
 
 def flags_in(text, without=frozenset()):
@@ -442,7 +442,7 @@ def test_flags_are_named_as_the_parser_names_them(capsys):
     check_flags(capsys.readouterr().out, flag_lines(PlanAction))
     with pytest.raises(SystemExit):
         parse(["--method", "ldam-drw", "--help"], "spectail train", "")
-    ours = [*flag_lines(TrainConfig, without=("method", "options")), *flag_lines(LDAMDRW.options_type)]
+    ours = [*flag_lines(TrainConfig, without=("method", "options")), *flag_lines(type(LDAMDRW.options))]
     check_flags(capsys.readouterr().out, ours, own={"--method", "--preset", "--config", "--recipe", "--car"})
 
 

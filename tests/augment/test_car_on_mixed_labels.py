@@ -5,6 +5,7 @@ The matrices of the worked example (O3) and their norms are in tests/test_functi
 
 import copy
 import math
+from dataclasses import replace
 
 import oracle
 import pytest
@@ -112,7 +113,7 @@ class Recorded(nn.Module):
 def made(name, **options):
     torch.manual_seed(0)
     kind = METHODS[name].load()
-    method = kind(ClassCounts(COUNTS), kind.options_type(**options), epochs=200)
+    method = kind(ClassCounts(COUNTS), replace(kind.options, **options), epochs=200)
     model = method.build(Recorded(), method.make_head(method.needed_head() or "linear", 5))
     return method.train(), model.train()
 

@@ -145,7 +145,7 @@ def test_what_the_search_chose_is_what_car_balanced_does():
     from spectail.experiments.grids import CANDIDATES, CHOSEN
 
     alpha, changes, _ = PRESETS["balanced"]
-    tau = find_method("car-balanced").load().options_type().tau
+    tau = find_method("car-balanced").load().options.tau
     shipped = {"options.tau": tau, "car.alpha": alpha, "car.gamma": changes["gamma"], "car.r0": changes["r0"]}
     assert shipped == CHOSEN
     chosen = {name.partition(".")[2]: value for name, value in CHOSEN.items()}

@@ -1,5 +1,7 @@
 """Methods by name, tiny networks for whole runs, and one cache of the rendered characters."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from training.runs import TINY
@@ -33,7 +35,7 @@ def make():
 
     def made(name, counts=(100, 20, 5), epochs=200, **options):
         kind = METHODS[name].load()
-        return kind(ClassCounts(counts), kind.options_type(**options), epochs=epochs)
+        return kind(ClassCounts(counts), replace(kind.options, **options), epochs=epochs)
 
     return made
 

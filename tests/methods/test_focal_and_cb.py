@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from training.runs import settings
 
-from spectail import torchvision_ops  # noqa: F401 - before timm
+from spectail._utils import torchvision_ops  # noqa: F401 - before timm
 from spectail.methods import Stage
 from spectail.training.config import OptimConfig
 from spectail.training.loop import train

@@ -320,15 +320,15 @@ class FixedOptions(MetaSAugOptions):
 
 
 class Frozen(MetaSAug):
-    options_type = FrozenOptions
+    options = FrozenOptions()
 
 
 class All(MetaSAug):
-    options_type = AllOptions
+    options = AllOptions()
 
 
 class Fixed(MetaSAug):
-    options_type = FixedOptions
+    options = FixedOptions()
 
 
 VARIANTS = [("Frozen", check) for check in CHECKS] + [("All", check) for check in CHECKS] + [("Fixed", check_resume)]
@@ -456,11 +456,11 @@ def test_meta_data_from_validation(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strength": -1.0}, "--strength -1.0 must be 0 or more"),
-        ({"meta_lr": math.inf}, "--meta-lr inf must be 0 or more, and finite"),
-        ({"virtual_lr": 0.0}, "--virtual-lr 0.0 must be a positive number"),
-        ({"meta_per_class": 0}, "--meta-per-class 0 must be 1 or more"),
-        ({"meta_batch_size": -2}, "--meta-batch-size -2 must be 1 or more"),
+        ({"strength": -1.0}, "--strength must be at least 0; got -1.0"),
+        ({"meta_lr": math.inf}, "--meta-lr must be at least 0 and finite; got inf"),
+        ({"virtual_lr": 0.0}, "--virtual-lr must be more than 0; got 0.0"),
+        ({"meta_per_class": 0}, "--meta-per-class must be at least 1; got 0"),
+        ({"meta_batch_size": -2}, "--meta-batch-size must be at least 1; got -2"),
         ({"meta_per_class": 2, "meta_data": "val"}, "by --val-per-class"),
         ({"start": 1.5}, "must lie between 0 and 1"),
         ({"beta": 2.0}, "beta must lie in"),

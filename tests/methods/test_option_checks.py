@@ -1,6 +1,7 @@
 """Values of options that cannot work are refused in one sentence, before anything is written."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from training.runs import settings
@@ -33,4 +34,4 @@ def test_refused(method, options, words, tmp_path):
 @pytest.mark.parametrize("method", ["tau-norm", "logit-adjustment"])
 def test_late_settings_are_still_looked_at(method):
     with pytest.raises(ValueError, match="--defer-at"):
-        METHODS[method].load().options_type(defer_at=2.0).check()
+        replace(METHODS[method].load().options, defer_at=2.0).check()

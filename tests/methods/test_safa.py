@@ -316,12 +316,12 @@ def test_the_width_of_directions(built, size):
     [
         ({"head_share": 0.0}, "head_share must lie between 0 and 1"),
         ({"start": 1.2}, "between 0 and 1"),
-        ({"copies": 0}, "--copies must be 1 or more; got 0"),
-        ({"code_size": 0}, "--code-size must be 1 or more"),
-        ({"temperature": 0.0}, "--temperature must be a positive number"),
-        ({"mode_clamp": math.inf}, "--mode-clamp must be a positive number"),
-        ({"recycle_weight": -0.1}, "--recycle-weight must be 0 or more"),
-        ({"augmented_weight": math.nan}, "--augmented-weight must be 0 or more"),
+        ({"copies": 0}, "--copies must be at least 1; got 0"),
+        ({"code_size": 0}, "--code-size must be at least 1"),
+        ({"temperature": 0.0}, "--temperature must be more than 0"),
+        ({"mode_clamp": math.inf}, "--mode-clamp must be more than 0 and finite; got inf"),
+        ({"recycle_weight": -0.1}, "--recycle-weight must be at least 0"),
+        ({"augmented_weight": math.nan}, "--augmented-weight must be at least 0 and finite; got nan"),
     ],
 )
 def test_senseless_options_are_refused(make, option, message):
@@ -400,7 +400,7 @@ class VariantOptions(SAFAOptions):
 class Variant(SAFA):
     """As far from the defaults as options go; the defaults are checked with all other methods."""
 
-    options_type = VariantOptions
+    options = VariantOptions()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))

@@ -46,5 +46,5 @@ def test_warm_up_rises_in_a_line_from_its_start(start):
 def test_second_stages_keep_plain_momentum(name):
     """The look ahead of Meta Sampler knows plain momentum only, and no authors' second stage has another."""
     kind = METHODS[name].load()
-    second = kind(ClassCounts([9, 4, 2]), kind.options_type(), epochs=10).stages()[1]
+    second = kind(ClassCounts([9, 4, 2]), kind.options, epochs=10).stages()[1]
     assert second.optim["nesterov"] is False

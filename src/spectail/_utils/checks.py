@@ -19,9 +19,12 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
 
 
-def within(flag: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-    """Refuse a value of a flag outside [low, high], or (low, high]."""
+def within(flag: str, value: float | None, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
+    """Refuse a value of a flag outside [low, high], or (low, high]. None, for a default, is always right."""
+    if value is None:
+        return
     if not (low <= value <= high and not (open_low and value == low) and math.isfinite(value)):
         if math.isfinite(high):
             raise ValueError(f"--{flag} must lie between {low:g} and {high:g}; got {value}.")
-        raise ValueError(f"--{flag} must be {'more than' if open_low else 'at least'} {low:g}; got {value}.")
+        finite = "" if math.isfinite(value) else " and finite"
+        raise ValueError(f"--{flag} must be {'more than' if open_low else 'at least'} {low:g}{finite}; got {value}.")

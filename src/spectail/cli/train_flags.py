@@ -74,7 +74,7 @@ def _refuse_options_of_others(arguments: list[str], config: TrainConfig) -> None
         others = [
             entry.name
             for entry in METHODS.values()
-            if name in {field.name for field in dataclasses.fields(entry.load().options_type)}
+            if name in {field.name for field in dataclasses.fields(entry.load().options)}
         ]
         if others:
             flag = argument.partition("=")[0]

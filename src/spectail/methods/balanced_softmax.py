@@ -23,10 +23,9 @@ class BalancedSoftmaxOptions(LossOptions):
 
 class BalancedSoftmax(Method):
     about = About(venue="NeurIPS 2020", needs="counts")
-    options_type = BalancedSoftmaxOptions
+    options = BalancedSoftmaxOptions()
 
     def make_criterion(self) -> nn.Module:
-        assert isinstance(self.options, BalancedSoftmaxOptions)
         return BalancedSoftmaxLoss(self.counts, tau=self.options.tau)
 
     def balances(self) -> bool:

@@ -45,8 +45,7 @@ class BALMSOptions(TwoStageOptions):
 
     def check(self) -> None:
         super().check()
-        if self.meta_batch_size is not None:
-            within("meta-batch-size", self.meta_batch_size, 1)
+        within("meta-batch-size", self.meta_batch_size, 1)
         within("meta-lr", self.meta_lr, 0)
         within("meta-power", self.meta_power, 0, 2)
 
@@ -59,14 +58,13 @@ class BALMS(TwoStage):
         "second stage: about 2.5 times a step of a head",
         "draws a class, then an image (--meta-draw item is the authors')",
     )
-    options_type = BALMSOptions
+    options = BALMSOptions()
     head = "linear"
     length = (2000, 13000)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         own = self.options
-        assert isinstance(own, BALMSOptions)
         self.sampler = MetaSampler(self.counts, own.meta_power, own.meta_lr, own.meta_draw)
 
     def make_criterion(self) -> nn.Module:
@@ -77,7 +75,6 @@ class BALMS(TwoStage):
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         own = self.options
-        assert isinstance(own, BALMSOptions)
         if stage.name == "stage1" or own.sampling == "instance":
             return {"main": Stream()}
         meta = Stream("class-balanced", split=own.meta_data, batch_size=own.meta_batch_size, even=True)
@@ -85,7 +82,6 @@ class BALMS(TwoStage):
 
     def disclosures(self) -> dict[str, str]:
         own = self.options
-        assert isinstance(own, BALMSOptions)
         if own.sampling != "meta":
             return {}
         source = {"train": "the training set", "val": "validation data"}[own.meta_data]

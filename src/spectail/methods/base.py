@@ -147,7 +147,8 @@ class Method(nn.Module):
     """
 
     about: ClassVar[About] = About()
-    options_type: ClassVar[type[Options]] = LossOptions
+    options: Options = LossOptions()
+    """On the class the defaults, whose fields become flags; on an object the options of the run."""
     head: ClassVar[str | None] = None
     """The kind of head it needs; None for any."""
     needs_images: bool = False

@@ -24,11 +24,10 @@ class BaseLossOptions(LossOptions):
 class OnBaseLoss(Method):
     """``cost(logits, target)`` is the base loss of the logits that inference uses."""
 
-    options_type = BaseLossOptions
+    options = BaseLossOptions()
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, BaseLossOptions)
         if options.base_loss == "balanced-softmax":
             return BalancedSoftmaxLoss(self.counts)
         if options.base_loss == "ldam":
@@ -36,12 +35,10 @@ class OnBaseLoss(Method):
         return FocalLoss() if options.base_loss == "focal" else CrossEntropyLoss()
 
     def balances(self) -> bool:
-        assert isinstance(self.options, BaseLossOptions)
         return self.options.base_loss == "balanced-softmax" or super().balances()
 
     @property
     def has_margins(self) -> bool:
-        assert isinstance(self.options, BaseLossOptions)
         return self.options.base_loss == "ldam"
 
     def needed_head(self) -> str | None:

@@ -28,8 +28,7 @@ class BBNOptions(Options):
     """Block to double, by its name in the network. Default: the last one."""
 
     def check(self) -> None:
-        if self.horizon is not None:
-            within("horizon", self.horizon, 1)
+        within("horizon", self.horizon, 1)
 
 
 class BBN(Method):
@@ -40,13 +39,12 @@ class BBN(Method):
         "about twice a step",
         "emphasis by the code's T - 1, not the paper's T (--count-from paper)",
     )
-    options_type = BBNOptions
+    options = BBNOptions()
     head = "linear"
     needs_images = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        assert isinstance(self.options, BBNOptions)
         self.horizon = self.options.horizon or {90: 100, 180: 200}.get(self.epochs, self.epochs)
         self.emphasis = 1.0
 
@@ -54,14 +52,12 @@ class BBN(Method):
         return super().make_head(kind, 2 * in_features)
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
-        assert isinstance(self.options, BBNOptions)
         return TwoBranchClassifier(backbone, head, self.options.branch_at)
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream(even=True), "reversed": Stream("reversed", even=True)}
 
     def begin_epoch(self, step: Step) -> None:
-        assert isinstance(self.options, BBNOptions)
         self.emphasis = emphasis(step.epoch + (self.options.count_from == "paper"), self.horizon)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:

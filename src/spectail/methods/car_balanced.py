@@ -18,5 +18,5 @@ class CARBalancedOptions(BalancedSoftmaxOptions):
 
 class CARBalanced(BalancedSoftmax):
     about = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
-    options_type = CARBalancedOptions
+    options = CARBalancedOptions()
     essentials: ClassVar = {"car": {"preset": "balanced"}}

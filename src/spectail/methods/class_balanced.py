@@ -33,11 +33,10 @@ class ClassBalancedOptions(LateOptions):
 
 class ClassBalanced(Method):
     about = About(venue="CVPR 2019", needs="counts", deviations="softmax base; the authors ship the focal one")
-    options_type = ClassBalancedOptions
+    options = ClassBalancedOptions()
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, ClassBalancedOptions)
         if options.defer == "reweight":
             raise ValueError("cb weighs classes from the start; for late weights use --method ce --defer reweight.")
         return ClassBalancedLoss(self.counts, options.beta, options.base, options.gamma, options.average)
@@ -47,7 +46,6 @@ class ClassBalanced(Method):
 
     @property
     def sigmoid(self) -> bool:
-        assert isinstance(self.options, ClassBalancedOptions)
         return self.options.base in ("sigmoid", "focal")
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:

@@ -40,16 +40,14 @@ class CMOOptions(BaseLossOptions):
 
 class CMO(OnBaseLoss):
     about = About("augmentation, sampler", "CVPR 2022", "counts, second sampler, images", "a second stream of images")
-    options_type = CMOOptions
+    options = CMOOptions()
     needs_images = True
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
-        assert isinstance(self.options, CMOOptions)
         foreground = Stream("exponent", exponent=self.options.foreground_exponent)
         return super().streams(stage) | {"foreground": foreground}
 
     def active(self, step: Step) -> bool:
-        assert isinstance(self.options, CMOOptions)
         first, last = window(step.epochs, self.options.plain_first, self.options.plain_last)
         return first <= step.epoch < last
 
@@ -63,7 +61,6 @@ class CMO(OnBaseLoss):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert isinstance(options, CMOOptions)
         assert step.generator is not None
         labels, size = class_indices(batch.labels, "cmo"), len(batch.labels)
         front = batches.get("foreground")

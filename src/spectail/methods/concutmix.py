@@ -61,15 +61,12 @@ class ConCutMixOptions(Options):
         within("mix-alpha", self.mix_alpha, 0, open_low=True)
         within("temperature", self.temperature, 0, open_low=True)
         within("rectify-from", self.rectify_from, 0, 1)
-        if self.tau is not None:
-            within("tau", self.tau, 0)
+        within("tau", self.tau, 0)
         within("class-weight", self.class_weight, 0)
         within("contrast-weight", self.contrast_weight, 0)
-        if self.omega is not None:
-            within("omega", self.omega, 0)
+        within("omega", self.omega, 0)
         within("width", self.width, 1)
-        if self.top is not None:
-            within("top", self.top, 1)
+        within("top", self.top, 1)
         if self.mode == "lite":
             for field in fields(self):
                 if field.name in CONTRASTIVE and getattr(self, field.name) != field.default:
@@ -85,7 +82,7 @@ class ConCutMix(Method):
         "about three times a step (lite: none)",
         "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",
     )
-    options_type = ConCutMixOptions
+    options = ConCutMixOptions()
     head = "cosine"
     needs_images = True
 
@@ -94,7 +91,6 @@ class ConCutMix(Method):
 
     @property
     def tau(self) -> float:
-        assert isinstance(self.options, ConCutMixOptions)
         default = 0.9 if self.full else 0.0
         return default if self.options.tau is None else self.options.tau
 
@@ -103,14 +99,12 @@ class ConCutMix(Method):
 
     @property
     def full(self) -> bool:
-        assert isinstance(self.options, ConCutMixOptions)
         return self.options.mode == "full"
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         return CosineHead(in_features, len(self.counts), 30.0)
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
-        assert isinstance(self.options, ConCutMixOptions)
         if self.full:
             inside = int(head.in_features)  # type: ignore[arg-type]
             self.project = projection(inside, self.options.width, self.options.projection_norm)
@@ -127,7 +121,6 @@ class ConCutMix(Method):
         return views if stream == "main" else views[:1]
 
     def rectifies(self, step: Step) -> bool:
-        assert isinstance(self.options, ConCutMixOptions)
         return step.epoch >= switch_epoch(self.options.rectify_from, step.epochs)
 
     def phase(self, step: Step) -> str:
@@ -135,7 +128,6 @@ class ConCutMix(Method):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert isinstance(options, ConCutMixOptions)
         assert step.generator is not None
         labels, front = class_indices(batch.labels, "concutmix"), batches["foreground"]
         pasted = class_indices(front.labels, "the foreground of concutmix")

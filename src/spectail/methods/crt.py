@@ -23,7 +23,7 @@ class CRT(TwoStage):
         "a short second stage on the head",
         "draws classes independently; smooth cosine (--stage2-schedule cosine-epochs is theirs)",
     )
-    options_type = CRTOptions
+    options = CRTOptions()
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream("class-balanced" if stage.name == "stage2" else "instance")}

@@ -41,16 +41,14 @@ def rare_start(head: nn.Module, classes: int) -> nn.Module:
 
 class Focal(Method):
     about = About(venue="ICCV 2017")
-    options_type = FocalOptions
+    options = FocalOptions()
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, FocalOptions)
         return FocalLoss(options.gamma, options.form, options.focal_alpha)
 
     @property
     def sigmoid(self) -> bool:
-        assert isinstance(self.options, FocalOptions)
         return self.options.form == "sigmoid"
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:

@@ -48,7 +48,7 @@ class GML(TwoStage):
         "a short second stage on the head",
         "no official code: settings of stage two and form of the average are reconstructed",
     )
-    options_type = GMLOptions
+    options = GMLOptions()
     head = "linear"
     length = (20, 200)
     fresh_head = False  # begin_stage makes it afresh, after it has been kept
@@ -56,17 +56,14 @@ class GML(TwoStage):
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, GMLOptions)
         counts = self.counts if options.sampling == "instance" else [1] * len(self.counts)
         return GeometricMeanLoss(counts, options.divide)
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
-        assert isinstance(self.options, GMLOptions)
         return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift())
 
     def _shift(self, first: Method | None = None) -> Tensor:
         """What is added to the logits of the old head: of a first stage of its own, or of the run ``first``."""
-        assert isinstance(self.options, GMLOptions)
         keep = {"remove": False, "keep": True}.get(self.options.old_prior, first is not None and first.balances())
         log_prior = self.counts.frequencies.log()
         return torch.zeros_like(log_prior) if keep else -log_prior
@@ -79,13 +76,11 @@ class GML(TwoStage):
         model.head.shift.copy_(self._shift(first))  # a run of gml has brought its own
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
-        assert isinstance(self.options, GMLOptions)
         return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         self.whole_batch = step.stage.name == "stage2"
         if step.stage.name == "stage2" and not resumed:
-            assert isinstance(self.options, GMLOptions)
             assert isinstance(model.head, EnsembleHead)
             model.head.keep()
             if not self.options.reuse_head:

@@ -27,19 +27,16 @@ class LDAMOptions(LossOptions):
 
 class LDAMDRW(Method):
     about = About("loss, head, schedule", "NeurIPS 2019", "counts, cosine head")
-    options_type = LDAMOptions
+    options = LDAMOptions()
     head = "cosine"
 
     def make_criterion(self) -> nn.Module:
-        assert isinstance(self.options, LDAMOptions)
         return LDAMLoss(self.counts, self.options.max_margin, self.options.scale)
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
-        assert isinstance(self.options, LDAMOptions)
         return CosineHead(in_features, len(self.counts), self.options.scale)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         batch = batches["main"]
         logits = model(batch.images)  # scale * cosine, as inference uses them
-        assert isinstance(self.options, LDAMOptions)
         return Outcome(self.criterion(logits / self.options.scale, batch.labels), logits, batch.labels)

@@ -42,21 +42,18 @@ class Adjusted(nn.Module):
 
 class LogitAdjustment(Method):
     about = About("post hoc", "ICLR 2021", "counts")
-    options_type = LogitAdjustmentOptions
+    options = LogitAdjustmentOptions()
     adjusts = True
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, LogitAdjustmentOptions)
         return BalancedSoftmaxLoss(self.counts, options.tau) if options.mode == "training" else CrossEntropyLoss()
 
     def balances(self) -> bool:
-        assert isinstance(self.options, LogitAdjustmentOptions)
         return self.options.mode == "training" or super().balances()
 
     def inference(self, model: Classifier) -> nn.Module:
         options = self.options
-        assert isinstance(options, LogitAdjustmentOptions)
         if options.mode == "training":
             return model
         return Adjusted(model, -options.tau * self.counts.frequencies.log())

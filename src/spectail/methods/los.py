@@ -29,12 +29,11 @@ class LOS(TwoStage):
         "a short second stage on the head",
         "flip at test only by --flip-test or --recipe; the paper's backbone is not verified",
     )
-    options_type = LOSOptions
+    options = LOSOptions()
     length = (20, 200)
     fresh_head = False
     # its first stage is that of Weight Balancing: without strong decay the second stage changes little
     essentials: ClassVar = {"optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}}
 
     def make_criterion(self) -> nn.Module:
-        assert isinstance(self.options, LOSOptions)
         return LabelOverSmoothLoss(self.options.delta)

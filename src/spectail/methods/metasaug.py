@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .._utils.checks import within
 from ..augment.covariance import ClassCovariance, present, summed
 from ..augment.isda import covariance_gradient, quadratic_forms
 from ..data.loader import Batch
@@ -71,6 +72,22 @@ class MetaSAugOptions(TwoStageOptions):
     stage2_lr: float = 3e-4
     stage2_schedule: Literal["cosine", "cosine-epochs", "constant"] = "constant"
 
+    def check(self) -> None:
+        super().check()
+        within("start", self.start, 0, 1)
+        within("strength", self.strength, 0)
+        within("meta-lr", self.meta_lr, 0)
+        within("max-margin", self.max_margin, 0)
+        within("virtual-lr", self.virtual_lr, 0, open_low=True)
+        within("meta-batch-size", self.meta_batch_size, 1)
+        if self.meta_per_class is not None:
+            within("meta-per-class", self.meta_per_class, 1)
+            if self.meta_data == "val":
+                raise ValueError(
+                    "--meta-per-class picks training images; with --meta-data val say how many validation images there "
+                    "are by --val-per-class."
+                )
+
 
 class MetaSAug(TwoStage):
     about = About(
@@ -80,7 +97,7 @@ class MetaSAug(TwoStage):
         "from its start on: 1.5 times a step; with --virtual all about 5 times",
         "step ahead on the head only (--virtual all is the authors'); meta data from the training set",
     )
-    options_type = MetaSAugOptions
+    options = MetaSAugOptions()
     head = "linear"
     length: ClassVar[tuple[int, int]] = (20, 90)
     fresh_head = False
@@ -93,45 +110,38 @@ class MetaSAug(TwoStage):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        own = self._own()
+        own = self.options
         self.register_buffer("margin", margins(self.counts, own.max_margin).float(), persistent=False)
         fixed = own.meta_per_class
         self.register_buffer(
             "meta_rows", None if fixed is None else torch.zeros(len(self.counts), fixed, dtype=torch.int64)
         )
 
-    def _own(self) -> MetaSAugOptions:
-        own = self.options
-        assert isinstance(own, MetaSAugOptions)
-        return own
-
     def make_criterion(self) -> nn.Module:
-        own = self._own()
-        _check(own)
-        return CrossEntropyLoss(effective_number_weights(self.counts, own.beta), own.weight_average)
+        return CrossEntropyLoss(effective_number_weights(self.counts, self.options.beta), self.options.weight_average)
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
-        kind, features = self._own().covariance, int(head.in_features)  # type: ignore[arg-type]
+        kind, features = self.options.covariance, int(head.in_features)  # type: ignore[arg-type]
         if kind == "auto":
             kind = "diagonal" if len(self.counts) >= 1000 or features >= 384 else "full"
         self.covariance = ClassCovariance(len(self.counts), features, kind)
         return super().build(backbone, head)
 
     def balances(self) -> bool:
-        return self._own().beta > 0
+        return self.options.beta > 0
 
     # -- when --
 
     def stages(self) -> list[Stage]:
-        return super().stages() if self._own().frozen else Method.stages(self)
+        return super().stages() if self.options.frozen else Method.stages(self)
 
     def active(self, step: Step) -> bool:
         """Whether the augmented part of training has begun."""
-        own = self._own()
+        own = self.options
         return step.stage.name == "stage2" if own.frozen else step.epoch >= switch_epoch(own.start, step.epochs)
 
     def phase(self, step: Step) -> str:
-        return "metasaug" if self.active(step) and not self._own().frozen else step.stage.name
+        return "metasaug" if self.active(step) and not self.options.frozen else step.stage.name
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if self.meta_rows is not None and not resumed:
@@ -146,7 +156,7 @@ class MetaSAug(TwoStage):
     # -- data --
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
-        own = self._own()
+        own = self.options
         if own.frozen and stage.name == "stage1":
             return {"main": Stream()}
         if own.meta_per_class is not None:  # the stream only says how many images each rank draws
@@ -158,7 +168,7 @@ class MetaSAug(TwoStage):
         return {"meta"} if self.active(step) else set()
 
     def disclosures(self) -> dict[str, str]:
-        own = self._own()
+        own = self.options
         if own.meta_per_class is not None:
             return {"meta_data": f"{self._per_class()} of each class of the training set, also trained on"}
         source = {"train": "the training set", "val": "validation data"}[own.meta_data]
@@ -166,7 +176,7 @@ class MetaSAug(TwoStage):
 
     def _per_class(self) -> str:
         """How many different images of a class there are: small classes have fewer than was asked for."""
-        found = self.counts.counts.clamp(max=self._own().meta_per_class)
+        found = self.counts.counts.clamp(max=self.options.meta_per_class)
         low, high = int(found.min()), int(found.max())
         return f"{low} to {high} images" if low < high else f"{low} image{'s' if low > 1 else ''}"
 
@@ -192,8 +202,8 @@ class MetaSAug(TwoStage):
         meta = batches["meta"]
         meta = meta._replace(labels=class_indices(meta.labels, "the meta batch of metasaug"))
         features, logits = model(batch.images, features=True)
-        strength = self._own().strength * step.epoch / step.epochs
-        moving = self._own().virtual == "all" and any(weight.requires_grad for weight in model.backbone.parameters())
+        strength = self.options.strength * step.epoch / step.epochs
+        moving = self.options.virtual == "all" and any(weight.requires_grad for weight in model.backbone.parameters())
         backbone = Moving(model.backbone, batch.images) if moving else Still(model.backbone, features, logits)
         meta = self._meta(meta, step)
         found = present(batch.labels, len(self.counts), step.known(batch))
@@ -209,7 +219,7 @@ class MetaSAug(TwoStage):
 
     def _rate(self, step: Step) -> float:
         """Of the step ahead, which is plain SGD whatever makes the real one."""
-        own, optimizer = self._own(), step.optimizer
+        own, optimizer = self.options, step.optimizer
         if own.virtual_lr is not None:
             return own.virtual_lr
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
@@ -220,7 +230,7 @@ class MetaSAug(TwoStage):
         strength: float, step: Step,
     ) -> Tensor:  # fmt: skip
         """Covariances of the classes of the batch, after the step against the gradient of the meta loss."""
-        own, weights = self._own(), self.criterion.weight
+        own, weights = self.options, self.criterion.weight
         assert isinstance(weights, Tensor)
         each = weights.to(backbone.features)[labels]
         totals = summed(torch.stack([each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels))]))
@@ -353,20 +363,3 @@ def some_of_each(labels: Tensor, classes: int, number: int, generator: torch.Gen
     order = order[labels[order].argsort(stable=True)]
     counts = labels.bincount(minlength=classes)
     return order[(counts.cumsum(0) - counts)[:, None] + torch.arange(number) % counts[:, None]]
-
-
-def _check(own: MetaSAugOptions) -> None:
-    for name in ("strength", "meta_lr", "max_margin"):
-        if not 0 <= getattr(own, name) < float("inf"):
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(own, name)} must be 0 or more, and finite.")
-    if own.virtual_lr is not None and not 0 < own.virtual_lr < float("inf"):
-        raise ValueError(f"--virtual-lr {own.virtual_lr} must be a positive number; leave it out for the default.")
-    for name in ("meta_per_class", "meta_batch_size"):
-        if getattr(own, name) is not None and getattr(own, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(own, name)} must be 1 or more.")
-    if own.meta_per_class is not None and own.meta_data == "val":
-        raise ValueError(
-            "--meta-per-class picks training images; with --meta-data val say how many validation images there are "
-            "by --val-per-class."
-        )
-    switch_epoch(own.start, 2)

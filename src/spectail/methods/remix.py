@@ -39,16 +39,14 @@ class ReMixOptions(BaseLossOptions):
 
 class ReMix(OnBaseLoss):
     about = About("augmentation", "ECCV 2020 workshops", "counts")
-    options_type = ReMixOptions
+    options = ReMixOptions()
 
     @property
     def needs_images(self) -> bool:  # type: ignore[override]
-        assert isinstance(self.options, ReMixOptions)
         return self.options.mix == "cutmix"
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert isinstance(options, ReMixOptions)
         assert step.generator is not None
         labels = class_indices(batch.labels, "remix")
         draws = Draws(step.generator, place()[0])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._core import waits
+from .._utils.checks import within
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
 from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
@@ -52,6 +53,16 @@ class SAFAOptions(LossOptions):
     defer: Literal["none", "reweight", "resample"] = "reweight"
     """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
 
+    def check(self) -> None:
+        super().check()
+        within("start", self.start, 0, 1)
+        within("copies", self.copies, 1)
+        within("code-size", self.code_size, 1)
+        within("temperature", self.temperature, 0, open_low=True)
+        within("mode-clamp", self.mode_clamp, 0, open_low=True)
+        for name in ("augmented_weight", "recycle_weight", "contrastive_weight", "mode_weight"):
+            within(name.replace("_", "-"), getattr(self, name), 0)
+
 
 class SAFA(Method):
     about = About(
@@ -61,36 +72,28 @@ class SAFA(Method):
         "below 1 % of a ResNet-32 step",
         "a reconstruction: no code was released; form of the networks, weights of the losses and schedule are ours",
     )
-    options_type = SAFAOptions
+    options = SAFAOptions()
 
     nets: DirectionNets
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        own = self._own
-        _check(own)
-        switch_epoch(own.start, self.epochs)
-        self.is_head = head_classes(self.counts, own.head_share)  # not a buffer: pairs are drawn on the host
-
-    @property
-    def _own(self) -> SAFAOptions:
-        assert isinstance(self.options, SAFAOptions)
-        return self.options
+        self.is_head = head_classes(self.counts, self.options.head_share)  # not a buffer: pairs are drawn on the host
 
     def make_criterion(self) -> nn.Module:
-        if self._own.base_loss == "ldam":
-            return LDAMLoss(self.counts, self._own.max_margin, SCALE)
-        return CrossEntropyLoss() if self._own.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
+        if self.options.base_loss == "ldam":
+            return LDAMLoss(self.counts, self.options.max_margin, SCALE)
+        return CrossEntropyLoss() if self.options.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
 
     def balances(self) -> bool:
-        return self._own.base_loss == "balanced-softmax" or super().balances()
+        return self.options.base_loss == "balanced-softmax" or super().balances()
 
     def needed_head(self) -> str | None:
-        return "cosine" if self._own.base_loss == "ldam" else None
+        return "cosine" if self.options.base_loss == "ldam" else None
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         width: Any = head.in_features
-        self.nets = DirectionNets(width, self._own.code_size)
+        self.nets = DirectionNets(width, self.options.code_size)
         return super().build(backbone, head)
 
     def disclosures(self) -> dict[str, str]:
@@ -100,13 +103,13 @@ class SAFA(Method):
 
     def augments(self, step: Step) -> bool:
         """Whether the classifier learns from moved features."""
-        return step.epoch >= switch_epoch(self._own.start, step.epochs)
+        return step.epoch >= switch_epoch(self.options.start, step.epochs)
 
     def phase(self, step: Step) -> str:
         return "augmented" if self.augments(step) else super().phase(step)
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
-        own, labels = self._own, class_indices(batches["main"].labels, "safa-r")
+        own, labels = self.options, class_indices(batches["main"].labels, "safa-r")
         features, logits = model(batches["main"].images, features=True)
         pairs = Pairs(*(waits.sent(rows, labels.device) for rows in self.pairs(step.known(batches["main"]), step)))
         found = augment(self.nets, features, pairs, temperature=own.temperature, clamp=own.mode_clamp)
@@ -131,26 +134,13 @@ class SAFA(Method):
         """Which tail samples are moved by which head samples; on the host, as the labels. A step takes one number from
         the run's generator however many pairs there are, so ranks with different batches stay together."""
         seed = int(torch.randint(2**62, (1,), generator=step.generator)) + _rank()
-        return draw_pairs(self.is_head[labels], self._own.copies, torch.Generator().manual_seed(seed))
+        return draw_pairs(self.is_head[labels], self.options.copies, torch.Generator().manual_seed(seed))
 
     def _base(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self._own.base_loss == "ldam":
+        if self.options.base_loss == "ldam":
             logits = logits / SCALE  # margins are of cosines
         found: Tensor = self.criterion(logits, labels)
         return found
-
-
-def _check(options: SAFAOptions) -> None:
-    for name in ("copies", "code_size"):
-        number = getattr(options, name)
-        if number is not None and number < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be 1 or more; got {number}.")
-    for name in ("temperature", "mode_clamp"):
-        if not 0 < getattr(options, name) < float("inf"):
-            raise ValueError(f"--{name.replace('_', '-')} must be a positive number; got {getattr(options, name)}.")
-    for name in ("augmented_weight", "recycle_weight", "contrastive_weight", "mode_weight"):
-        if not 0 <= getattr(options, name) < float("inf"):
-            raise ValueError(f"--{name.replace('_', '-')} must be 0 or more; got {getattr(options, name)}.")
 
 
 def _rank() -> int:

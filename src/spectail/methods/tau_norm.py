@@ -24,11 +24,10 @@ class TauNormOptions(LossOptions):
 
 class TauNorm(Method):
     about = About("post hoc", "ICLR 2020", "linear head", deviations="tau is 1, not searched")
-    options_type = TauNormOptions
+    options = TauNormOptions()
     head = "linear"
 
     def inference(self, model: Classifier) -> nn.Module:
-        assert isinstance(self.options, TauNormOptions)
         weight = model.head.weight
         assert isinstance(weight, torch.Tensor)
         weight = weight.detach()

@@ -31,9 +31,8 @@ class TwoStageOptions(Options):
     """Running statistics of the frozen backbone in the second stage: kept, or following the batches."""
 
     def check(self) -> None:
-        for flag, value in (("stage2-epochs", self.stage2_epochs), ("stage2-batch-size", self.stage2_batch_size)):
-            if value is not None:
-                within(flag, value, 1)
+        within("stage2-epochs", self.stage2_epochs, 1)
+        within("stage2-batch-size", self.stage2_batch_size, 1)
         within("stage2-lr", self.stage2_lr, 0, open_low=True)
         within("stage2-weight-decay", self.stage2_weight_decay, 0)
 
@@ -44,7 +43,7 @@ class TwoStage(Method):
     ``--stage1 RUN`` takes the place of the first stage.
     """
 
-    options_type = TwoStageOptions
+    options = TwoStageOptions()
     length: ClassVar[tuple[int, int]] = (10, 90)
     """Epochs of the second stage, and of the first, in the method's recipe."""
     fresh_head: ClassVar[bool] = True
@@ -55,7 +54,6 @@ class TwoStage(Method):
 
     def stages(self) -> list[Stage]:
         options = self.options
-        assert isinstance(options, TwoStageOptions)
         optim = {
             "optimizer": "sgd",
             "momentum": 0.9,

@@ -45,7 +45,7 @@ class WeightBalancing(TwoStage):
         "flip at test only by --flip-test or --recipe; the code's ResNet-34 is --model resnet34-cifar; smooth cosine "
         "(--schedule and --stage2-schedule cosine-epochs are the code's)",
     )
-    options_type = WeightBalancingOptions
+    options = WeightBalancingOptions()
     head = "linear"
     length = (10, 200)
     fresh_head = False
@@ -61,7 +61,6 @@ class WeightBalancing(TwoStage):
 
     def make_criterion(self) -> nn.Module:
         options = self.options
-        assert isinstance(options, WeightBalancingOptions)
         return ClassBalancedLoss(self.counts, options.beta, options.loss)
 
     def balances(self) -> bool:
@@ -69,12 +68,10 @@ class WeightBalancing(TwoStage):
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if step.stage.name == "stage2" and not resumed:  # once, from the weights of the first stage
-            assert isinstance(self.options, WeightBalancingOptions)
             self.cap = cap(_rows(model), self.options.threshold)
 
     def after_step(self, model: Classifier, step: Step) -> None:
         options = self.options
-        assert isinstance(options, WeightBalancingOptions)
         if step.stage.name != "stage2" or (options.project == "epoch" and step.index % (step.steps // step.epochs)):
             return
         step.log("rows_clipped", project(_rows(model), self.cap))

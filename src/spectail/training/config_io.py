@@ -31,8 +31,8 @@ def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> Train
     method, kind = entry.name, entry.load()  # an alias becomes the method's own name
     if "method" in content:
         content = content | {"method": method}
-    if type(base.options) is not kind.options_type:
-        base = dataclasses.replace(base, method=method, options=kind.options_type())
+    if type(base.options) is not type(kind.options):
+        base = dataclasses.replace(base, method=method, options=kind.options)
     if method != before:
         base = _merged(base, dict(kind.essentials), "")
     return typing.cast(TrainConfig, _merged(base, content, ""))

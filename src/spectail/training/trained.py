@@ -89,7 +89,7 @@ def _adjusted(run: Path, model: Classifier, counts: ClassCounts, post_hoc: str, 
     kind = find_method(post_hoc).load()
     if kind.head == "linear" and (type(model) is not Classifier or type(model.head) is not nn.Linear):
         raise ValueError(f"{post_hoc} needs a plain linear head, which the network in {run} does not have.")
-    options = kind.options_type(**({} if tau is None else {"tau": tau}))
+    options = kind.options if tau is None else replace(kind.options, tau=tau)  # type: ignore[call-arg]
     return kind(counts, options, epochs=1).inference(model)
 
 
