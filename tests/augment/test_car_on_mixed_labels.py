@@ -18,8 +18,8 @@ from spectail import CAR, ClassCounts, MixedTarget
 from spectail.data.loader import Batch
 from spectail.methods import METHODS, Stage, Step
 from spectail.models.build import MODELS
+from spectail.training.car_term import Regulariser
 from spectail.training.loop import train
-from spectail.training.regulariser import Regulariser
 
 O3_LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
 COUNTS = (90, 20, 4)

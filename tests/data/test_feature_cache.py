@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spectail.data.datasets import load
 from spectail.data.feature_cache import FeatureCache
-from spectail.data.loading import load
 
 
 @pytest.fixture(autouse=True)

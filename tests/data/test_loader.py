@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from spectail.data.image_set import ImageSet
 from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
-from spectail.data.imageset import ImageSet
 from spectail.data.loader import Batch, Loader
 from spectail.data.samplers import LongTailSampler
 from spectail.data.transforms import preset
@@ -225,7 +225,7 @@ def test_python_ends_with_a_loader_left_open(folder):
 from pathlib import Path
 import numpy as np
 from spectail.data.images import FileImages, Texts
-from spectail.data.imageset import ImageSet
+from spectail.data.image_set import ImageSet
 from spectail.data.loader import Loader
 from spectail.data.transforms import preset
 images = FileImages(Path({str(folder)!r}), Texts.pack(f"{{index}}.png" for index in range(20)))

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from spectail.data.features import FeatureSet
+from spectail.data.image_set import ImageSet
 from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
-from spectail.data.imageset import ImageSet
 from spectail.data.loader import Loader
 from spectail.data.samplers import LongTailSampler
 from spectail.data.transforms import preset

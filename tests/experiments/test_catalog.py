@@ -118,7 +118,7 @@ def test_a_method_is_written_as_compare_writes_it():
 
 
 def test_images_of_a_cut_are_those_of_the_data(tmp_path):
-    from spectail.data.loading import load
+    from spectail.data.datasets import load
 
     for factor in (100.0, 50.0):
         expected = training_images({"dataset": "glyphs-lt", "imbalance": factor})
@@ -154,8 +154,8 @@ def test_what_the_search_chose_is_what_car_balanced_does():
 
 
 def test_car_balanced_by_name_is_the_cell_of_the_trade_off():
+    from spectail.training.car_term import make_regulariser
     from spectail.training.config_io import from_dict
-    from spectail.training.regulariser import make_regulariser
 
     cell = next(cell for cell in find_experiment("trade-off").cells if cell.label == "car-balanced, tau 0.75")
     written = from_dict(merged(method_settings(cell.method), nested(cell.changes)))

@@ -399,7 +399,7 @@ def test_car_starts_late_and_rises(tmp_path):
     assert "spectral_norm" in lines[0]  # its history moves from the start
     assert lines[1]["car"] > 0
     from spectail.methods.base import Step
-    from spectail.training.regulariser import Regulariser
+    from spectail.training.car_term import Regulariser
 
     regulariser = Regulariser(load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).counts, config.car)
     found = [regulariser.weight(Step(Stage(), epochs=3, index=index, steps=15)) for index in range(15)]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import tyro
 
-from ..data.loading import load
+from ..data.datasets import load
 from ..training.evaluate import evaluate
 from ..training.setup import make_accelerator
 from ..training.trained import load_trained

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ..data.checks import silent
 from ..data.config import DataConfig
-from ..data.loading import load
+from ..data.datasets import load
 from ..data.manifest import Manifest
-from ..data.settle import silent
 from ..report import class_counts
 
 

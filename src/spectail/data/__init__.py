@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import DataConfig
+    from .datasets import Data, load
     from .features import FeatureSet
+    from .image_set import ImageSet
     from .images import ArrayImages, BrokenImage
-    from .imageset import ImageSet
     from .loader import Batch, Loader
-    from .loading import Data, load
     from .longtail import exponential, hold_out, pareto, select, step
     from .manifest import Manifest
     from .samplers import SAMPLERS, LongTailSampler, class_probabilities
@@ -23,8 +23,8 @@ _HOMES = {
     "config": ["DataConfig"],
     "features": ["FeatureSet"],
     "images": ["ArrayImages", "BrokenImage"],
-    "imageset": ["ImageSet"],
-    "loading": ["Data", "load"],
+    "image_set": ["ImageSet"],
+    "datasets": ["Data", "load"],
     "loader": ["Batch", "Loader"],
     "longtail": ["exponential", "hold_out", "pareto", "select", "step"],
     "manifest": ["Manifest"],

@@ -23,8 +23,8 @@ from .._core import waits
 from .batch_transforms import BatchTransform
 from .deferred import DeferredSampler
 from .features import FeatureSet
+from .image_set import ImageSet
 from .images import BrokenImage
-from .imageset import ImageSet
 from .samplers import LongTailSampler
 from .transforms import Preset, Views
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .._utils.files import array_digest, write_json
 from ..counts import ClassCounts
-from .imageset import ImageSet
+from .image_set import ImageSet
 
 FORMAT = 1
 

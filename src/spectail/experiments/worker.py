@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..data.loading import load
+from ..data.datasets import load
 from ..training.config_io import write_yaml
 from ..training.loop import train
 from ..training.reporter import Reporter

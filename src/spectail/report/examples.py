@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..diagnosis.analysis import Analysis
 from .run_record import RunRecord
 

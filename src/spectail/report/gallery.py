@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._utils.files import whole_file
 from ..augment.mixing import Draws
-from ..data.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..data.loader import Batch
 from ..data.transforms import Preset
 from ..targets import MixedTarget

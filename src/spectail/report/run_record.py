@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..data.loading import Data, load
+from ..data.datasets import Data, load
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..counts import ClassCounts
 from ..data.features import FeatureSet
-from ..data.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..data.loader import Loader
 from ..data.transforms import Preset
 from ..metrics import Metrics

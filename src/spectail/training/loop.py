@@ -17,11 +17,11 @@ from ..data.loader import Batch, Loader
 from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint
+from .car_term import make_regulariser
 from .config import TrainConfig
 from .config_check import check_config, check_every_class, check_stages
 from .diagnostics import cm_gap, regulariser_gradient
 from .evaluate import evaluate, rank_share
-from .regulariser import make_regulariser
 from .reporter import Reporter
 from .results import make_results
 from .run_folder import RunFolder

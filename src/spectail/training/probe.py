@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .._utils.files import array_digest, cached_array
+from ..data.checks import Track, silent
+from ..data.datasets import Data
 from ..data.feature_cache import FeatureCache
 from ..data.features import FeatureSet
-from ..data.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..data.loader import Loader
-from ..data.loading import Data
-from ..data.settle import Track, silent
 from ..data.transforms import Preset
 
 

@@ -14,9 +14,9 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
+from ..data.datasets import Data, load
 from ..data.features import FeatureSet
-from ..data.imageset import ImageSet
-from ..data.loading import Data, load
+from ..data.image_set import ImageSet
 from ..data.transforms import Preset, preset
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method

@@ -17,10 +17,10 @@ from ..data.samplers import LongTailSampler
 from ..methods.base import Stage, Step, Stream
 from ..models.classifier import Classifier
 from .average import WeightAverage
+from .car_term import Regulariser
 from .config import TrainConfig
 from .learner import Learner
 from .optim import make_optimizer, make_schedule
-from .regulariser import Regulariser
 from .setup import Pieces
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..._utils.files import cache_folder, download, file_digest
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import ArrayImages, Texts
-from ..imageset import ImageSet
 from . import parquet
 from .source import Source, existing_folder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import EXTENSIONS, FileImages, Texts
-from ..imageset import ImageSet
 from .source import Source
 
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}

@@ -10,8 +10,8 @@ from PIL import Image
 
 from ..._utils.files import array_digest
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import Images
-from ..imageset import ImageSet
 from . import glyphs
 from .source import Source
 

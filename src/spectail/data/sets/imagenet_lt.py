@@ -13,8 +13,8 @@ import numpy as np
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import FileImages, Texts
-from ..imageset import ImageSet
 from .folder import read_folder
 from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import FileImages, Texts
-from ..imageset import ImageSet
 from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ..._utils.files import file_digest
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import FileImages, Texts
-from ..imageset import ImageSet
 from .labels import as_class_ids
 from .source import Source
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ..._utils.files import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import BrokenImage, EncodedImages, PackedImages
-from ..imageset import ImageSet
 from .labels import as_class_ids
 from .source import Source
 

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..imageset import ImageSet
+from ..image_set import ImageSet
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..._utils.files import file_digest
 from ..config import DataConfig
+from ..image_set import ImageSet
 from ..images import FileImages, Texts
-from ..imageset import ImageSet
 from .folder import read_folder
 from .source import Source, existing_folder
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ..counts import ClassCounts
 from . import longtail
 from .catalog import Entry, check_options, find
+from .checks import Settled, Track, settle, silent
 from .config import DataConfig
+from .image_set import ImageSet
 from .images import FileImages
-from .imageset import ImageSet
 from .manifest import Manifest, Split, describe_groups, describe_statistics
 from .sets.source import Source
-from .settle import Settled, Track, settle, silent
 
 
 @dataclass(frozen=True)
