@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectail import torchvision_ops  # noqa: F401
+from spectail._utils import torchvision_ops  # noqa: F401
 from spectail.data.batch_transforms import BatchTransform, Draws, _on
 
 from torchvision.transforms.v2 import functional as TF  # isort: skip

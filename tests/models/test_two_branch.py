@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from spectail import torchvision_ops  # noqa: F401 - before timm
+from spectail._utils import torchvision_ops  # noqa: F401 - before timm
 from spectail.models.cifar_resnet import Block, CifarResNet
 from spectail.models.small import SmallCNN, SmallViT
 from spectail.models.two_branch import Branches, TwoBranchClassifier, last_block
