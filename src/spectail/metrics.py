@@ -7,12 +7,14 @@ A class without test images has no accuracy: it is None everywhere, never 0, and
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ._core.dtypes import holds_float64
+from ._core.pairs import Pairs, Z, wilson_limits
 from ._core.sparse_svd import leading
 from .counts import CountsLike, as_counts
 from .targets import check_finite
@@ -20,20 +22,16 @@ from .targets import check_finite
 BINS = 15
 
 
-def wilson_interval(right: int, total: int, z: float = 1.959963984540054) -> tuple[float, float] | None:
-    """95 % interval of a proportion, good for small numbers too; None without observations.
+def wilson_interval(right: int, total: int, z: float = Z) -> tuple[float, float] | None:
+    """95 % interval of a proportion (Wilson), good for small numbers too; None without observations.
 
     Example:
         >>> low, high = wilson_interval(10, 100)
         >>> round(low, 3), round(high, 3)
         (0.055, 0.174)
     """
-    if total == 0:
-        return None
-    share, spread = right / total, z * z / total
-    centre = (share + spread / 2) / (1 + spread)
-    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    low, high = wilson_limits(right, total, z)
+    return (float(low), float(high)) if total else None
 
 
 def _countable(batch: Tensor) -> Tensor:
@@ -87,18 +85,8 @@ class Metrics(nn.Module):
             )
         logits = _countable(logits)
         check_finite(logits)
-        log_prob = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log_softmax(1)
-        predicted = logits.argmax(1)  # of the logits: softmax rounds close ones to a tie
-        confidence = log_prob.gather(1, predicted[:, None]).squeeze(1).exp()
+        predicted = add_calibration(self.bins, self.sums, logits, target)
         self.update_predicted(predicted, target)
-        right = (predicted == target).double()
-        place = (confidence.double() * BINS).ceil().long().clamp_(1, BINS) - 1  # bins are open below, closed above
-        for row, values in enumerate((torch.ones_like(right), confidence.double(), right)):
-            self.bins[row].index_add_(0, place, values)
-        probability = log_prob.exp()
-        true = probability.gather(1, target[:, None]).squeeze(1)
-        self.sums[0] -= log_prob.gather(1, target[:, None]).double().sum()
-        self.sums[1] += (probability.square().sum(1) - 2 * true + 1).double().sum()
 
     @torch.no_grad()
     def update_predicted(self, predicted: Tensor, target: Tensor) -> None:
@@ -141,51 +129,20 @@ class Metrics(nn.Module):
 
     def compute(self) -> dict[str, Any]:
         """Every figure: accuracies in percent, None where there is nothing to measure."""
-        rows, columns, count = self.cells()
-        total, predicted = self._sums(columns, count), self._sums(rows, count)
-        right = self._sums(columns, count * (rows == columns))
-        if int(total.sum()) == 0:
-            raise ValueError("there is nothing to measure: no prediction was added.")
-        present = total > 0
-        recall = right.double() / total
-        values = recall[present].sort().values
-        per_class = [100 * float(value) if seen else None for value, seen in zip(recall, present, strict=True)]
-        f1 = 2 * right[present].double() / (total + predicted)[present]
-        zero = int((values == 0).sum())
-        lowest = torch.where(present, recall, math.inf).sort(stable=True).indices[: min(5, len(values))].tolist()
-        return {
-            "overall": 100 * float(right.sum()) / float(total.sum()),
-            "balanced": 100 * float(values.mean()),
-            **{group: _mean([per_class[label] for label in labels]) for group, labels in self.groups.items()},
-            "worst_test": per_class[lowest[0]],
-            "worst_test_class": self._name(lowest[0]),
-            "worst_test_interval": _percent(wilson_interval(int(right[lowest[0]]), int(total[lowest[0]]))),
-            "worst_test_next": [
-                {"class": self._name(label), "accuracy": per_class[label],
-                 "interval": _percent(wilson_interval(int(right[label]), int(total[label])))}
-                for label in lowest[1:]
-            ],
-            "zero_classes": zero,
-            "bottom_10pct": 100 * float(values[: math.ceil(len(values) / 10)].mean()),
-            "harmonic_mean": 0.0 if zero else 100 / float((1 / values).mean()),
-            "geometric_mean": 0.0 if zero else 100 * math.exp(float(values.log().mean())),
-            "macro_f1": 100 * float(f1.mean()),
-            **self._calibration(),
-            "spectral_norm": self.spectral_norm(),
-            "per_class": per_class,
-            "per_class_images": total.tolist(),
-            "groups": {"convention": self.convention, **{group: len(labels) for group, labels in self.groups.items()}},
-        }  # fmt: skip
+        names = self.counts.names or tuple(map(str, range(len(self.counts))))
+        return figures_of(
+            self._pairs(), names, self.groups, self.convention, self.spectral_norm(), self.bins.cpu(), self.sums.cpu()
+        )
 
     def spectral_norm(self, r0: float = 0.2) -> float:
         """Spectral norm of the hard confusion matrix times Lambda: shares of each true class, zero diagonal."""
-        rows, columns, count = self.cells()
-        wrong = rows != columns
-        if not bool(wrong.any()):
+        pairs = self._pairs()
+        wrong = pairs.wrong()
+        if not len(wrong.count):
             return 0.0
-        weights = (self.counts.frequencies + r0).rsqrt()  # a class without training images is fine here
-        entries = (count / self._sums(columns, count).double()[columns] * weights[columns])[wrong]
-        values, _, _ = leading(rows[wrong].numpy(), columns[wrong].numpy(), entries.numpy(), len(self.counts), count=1)
+        weights = (self.counts.frequencies + r0).rsqrt().numpy()  # a class without training images is fine here
+        entries = wrong.count / pairs.total[wrong.true] * weights[wrong.true]
+        values, _, _ = leading(wrong.predicted, wrong.true, entries, len(self.counts), count=1)
         return float(values[0])
 
     def cells(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,20 +154,96 @@ class Metrics(nn.Module):
         rows, columns = matrix.nonzero(as_tuple=True)
         return rows, columns, matrix[rows, columns].long()
 
-    def _sums(self, places: Tensor, values: Tensor) -> Tensor:
-        """(K,) sums of the values at each class; summing the matrix itself would make an int64 copy of it."""
-        return torch.zeros(len(self.counts), dtype=torch.int64).index_add_(0, places, values)
+    def _pairs(self) -> Pairs:
+        rows, columns, count = (part.numpy() for part in self.cells())
+        return Pairs(rows, columns, count, len(self.counts))
 
-    def _calibration(self) -> dict[str, float | None]:
-        samples, confidence, right = self.bins.cpu()
-        total = float(samples.sum())
-        if not total:
-            return {"ece": None, "nll": None, "brier": None}
-        gap = float((confidence - right).abs().sum()) / total
-        return {"ece": 100 * gap, "nll": float(self.sums[0]) / total, "brier": float(self.sums[1]) / total}
 
-    def _name(self, label: int) -> str:
-        return self.counts.names[label] if self.counts.names else str(label)
+def figures_of(
+    pairs: Pairs,
+    names: Sequence[str],
+    groups: Mapping[str, Sequence[int]],
+    convention: str,
+    spectral_norm: float,
+    bins: Tensor,
+    sums: Tensor,
+) -> dict[str, Any]:
+    """Every figure of ``results.json`` that follows from predictions, see :meth:`Metrics.compute`.
+
+    Args:
+        pairs: the counted predictions.
+        names: of the classes.
+        groups: classes of head, medium and tail.
+        convention: by which they were made.
+        spectral_norm: of the confusion matrix times Lambda.
+        bins: sums of :func:`add_calibration`; all 0 where there are no scores.
+        sums: the same.
+    """
+    right, total, named = (torch.from_numpy(part) for part in (pairs.right, pairs.total, pairs.named))
+    if int(total.sum()) == 0:
+        raise ValueError("there is nothing to measure: no prediction was added.")
+    present = total > 0
+    recall = right.double() / total
+    values = recall[present].sort().values
+    per_class = [100 * float(value) if seen else None for value, seen in zip(recall, present, strict=True)]
+    f1 = 2 * right[present].double() / (total + named)[present]
+    zero = int((values == 0).sum())
+    lowest = torch.where(present, recall, math.inf).sort(stable=True).indices[: min(5, len(values))].tolist()
+    intervals = {label: _percent(wilson_interval(int(right[label]), int(total[label]))) for label in lowest}
+    worst, *following = lowest
+    return {
+        "overall": 100 * float(right.sum()) / float(total.sum()),
+        "balanced": 100 * float(values.mean()),
+        **{group: _mean([per_class[label] for label in labels]) for group, labels in groups.items()},
+        "worst_test": per_class[worst],
+        "worst_test_class": names[worst],
+        "worst_test_interval": intervals[worst],
+        "worst_test_next": [
+            {"class": names[label], "accuracy": per_class[label], "interval": intervals[label]} for label in following
+        ],
+        "zero_classes": zero,
+        "bottom_10pct": 100 * float(values[: math.ceil(len(values) / 10)].mean()),
+        "harmonic_mean": 0.0 if zero else 100 / float((1 / values).mean()),
+        "geometric_mean": 0.0 if zero else 100 * math.exp(float(values.log().mean())),
+        "macro_f1": 100 * float(f1.mean()),
+        **_calibration(bins, sums),
+        "spectral_norm": spectral_norm,
+        "per_class": per_class,
+        "per_class_images": total.tolist(),
+        "groups": {"convention": convention, **{group: len(labels) for group, labels in groups.items()}},
+    }
+
+
+def add_calibration(bins: Tensor, sums: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    """Add a batch to the sums that calibration is computed from, and return the predicted classes.
+
+    Args:
+        bins: (3, 15) float64: samples, confidence and right ones by confidence.
+        sums: (2,) float64: negative log likelihood and Brier score.
+        logits: (N, K).
+        target: (N,).
+    """
+    log_prob = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32).log_softmax(1)
+    predicted = logits.argmax(1)  # of the logits: softmax rounds close ones to a tie
+    confidence = log_prob.gather(1, predicted[:, None]).squeeze(1).exp()
+    right = (predicted == target).double()
+    own = (confidence.double() * BINS).ceil().long().clamp_(1, BINS) - 1  # bins are open below, closed above
+    for row, values in enumerate((torch.ones_like(right), confidence.double(), right)):
+        bins[row].index_add_(0, own, values)
+    probability = log_prob.exp()
+    true = probability.gather(1, target[:, None]).squeeze(1)
+    sums[0] -= log_prob.gather(1, target[:, None]).double().sum()
+    sums[1] += (probability.square().sum(1) - 2 * true + 1).double().sum()
+    return predicted
+
+
+def _calibration(bins: Tensor, sums: Tensor) -> dict[str, float | None]:
+    samples, confidence, right = bins
+    total = float(samples.sum())
+    if not total:
+        return {"ece": None, "nll": None, "brier": None}
+    gap = float((confidence - right).abs().sum()) / total
+    return {"ece": 100 * gap, "nll": float(sums[0]) / total, "brier": float(sums[1]) / total}
 
 
 def _mean(values: list[float | None]) -> float | None:

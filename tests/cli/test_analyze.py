@@ -185,7 +185,7 @@ def cut(path):
         (lambda path, folder: [path, "--top", "0"], "--top must lie in 1 to 50; got 0"),
         (lambda path, folder: [path, "--top", "51"], "--top must lie in 1 to 50; got 51"),
         (lambda path, folder: [path, "--label-column", "labls"], r"did you mean 'labels'\?"),
-        (lambda path, folder: [path, "--groups", "halves"], "convention must be one of count, oltr"),
+        (lambda path, folder: [path, "--groups", "halves"], "convention must be one of 'count', 'oltr'"),
         (lambda path, folder: [path, "--names", folder / "no.txt"], "no.txt does not exist"),
         (lambda path, folder: [path, "--output", folder / "a.docx"], "--output must end in .html, .json, .csv, .md"),
         (lambda path, folder: [path, path, folder / "none.npz"], "none.npz does not exist"),

@@ -8,10 +8,11 @@ import pytest
 import sklearn.metrics
 import torch
 
+from spectail._core.pairs import Pairs, wilson_limits
 from spectail._core.sparse_svd import leading
 from spectail.diagnosis import analyse, make_predictions, summary
 from spectail.diagnosis import analysis as module
-from spectail.diagnosis.statistics import Pairs, mean_interval, wilson
+from spectail.diagnosis.statistics import mean_interval
 from spectail.functional import class_weights
 from spectail.functional import confusion as hard_confusion
 from spectail.metrics import Metrics, wilson_interval
@@ -187,7 +188,7 @@ def test_intervals(labels, scores):
 def test_the_interval_of_one_class_is_wilsons():
     assert mean_interval(np.array([7, 0]), np.array([30, 0])) == pytest.approx(wilson_interval(7, 30))
     assert mean_interval(np.array([0, 0]), np.array([0, 0])) is None
-    low, high = wilson(np.array([3, 0]), np.array([5, 0]))
+    low, high = wilson_limits(np.array([3, 0]), np.array([5, 0]))
     assert (low[0], high[0]) == pytest.approx(wilson_interval(3, 5))
     assert np.isnan(low[1])
     assert np.isnan(high[1])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from spectail.experiments.cells import Cell
 from spectail.experiments.frontier import level, reachable, with_gains
@@ -98,5 +99,12 @@ def test_no_line_no_gain():
 
 def test_interval_of_the_mean():
     """Of 1, 2, 3: t(0.975, 2) = 4.303 times 1 / sqrt(3)."""
-    assert Figure("overall", (1.0, 2.0, 3.0), None).half == pytest.approx(4.303 / 3**0.5)
+    assert Figure("overall", (1.0, 2.0, 3.0), None).half == pytest.approx(4.303 / 3**0.5, rel=2e-4)
     assert Figure("overall", (1.0,), None).half == 0.0
+
+
+@pytest.mark.parametrize("seeds", [2, 10, 11, 20, 41])
+def test_interval_of_the_mean_for_any_number_of_seeds(seeds):
+    values = np.random.default_rng(0).normal(50, 3, seeds)
+    low, high = scipy.stats.t.interval(0.95, seeds - 1, values.mean(), scipy.stats.sem(values))
+    assert Figure("overall", tuple(values.tolist()), None).half == pytest.approx((high - low) / 2, rel=1e-9)

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .._core.pairs import Pairs, wilson_limits
 from .._core.sparse_svd import leading
+from .._utils.checks import check_choice
 from ..counts import CONVENTIONS, ClassCounts
 from ..functional import class_weights
-from ..metrics import BINS, Metrics
+from ..metrics import BINS, add_calibration, figures_of
 from .predictions import BLOCK, Predictions
-from .statistics import Pairs, mean_interval, wilson
+from .statistics import mean_interval
 
 DENSE = 2_000  # most classes for which the whole confusion matrix is kept
 TOP = 50
@@ -116,15 +118,16 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
         >>> found.top_confusions[0]
         Confusion(true=2, predicted=1, count=1, share=100.0)
     """
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}; got {convention!r}.")
+    check_choice("convention", convention, CONVENTIONS)
+    counts, names = predictions.class_counts, predictions.class_names
+    groups = None if counts is None else ClassCounts(counts, names=names).groups(convention)
     pairs = Pairs.of(predictions.predicted, predictions.labels, predictions.num_classes)
-    spectrum = _spectrum(pairs, predictions)
-    figures = _Figures(predictions, convention, pairs, spectrum)
-    metrics = figures.compute()
-    groups = figures.groups if predictions.class_counts is not None else None
+    spectrum = _spectrum(pairs, counts)
+    norm = 0.0 if spectrum is None else float(spectrum.singular_values[0])
+    bins, sums = _calibration_sums(predictions)
+    metrics = figures_of(pairs, names, groups or {group: [] for group in GROUPS}, convention, norm, bins, sums)
     if groups is None:
-        metrics |= dict.fromkeys((*GROUPS, "groups", "spectral_norm"))
+        metrics |= {"groups": None, "spectral_norm": None}
     total, right = pairs.total, pairs.right
     per_class = _per_class(pairs, predictions, groups)
     accuracy = np.where(total > 0, right / np.maximum(total, 1), np.inf)
@@ -135,63 +138,46 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
         metrics=metrics,
         intervals=_intervals(pairs, groups, metrics),
         per_class=per_class,
-        confusion=_dense(pairs) if pairs.size <= DENSE else None,
+        confusion=pairs.dense() if pairs.size <= DENSE else None,
         top_confusions=_confusions(pairs.wrong(), total, TOP),
         worst=worst,
         view=choose_view(pairs, worst),
         spectrum=spectrum,
-        calibration=None if predictions.logits is None else figures.calibration(metrics["overall"]),
+        calibration=None if predictions.logits is None else _calibration(bins, metrics),
     )
 
 
-class _Figures(Metrics):
-    """The figures of ``results.json`` from counted pairs, without a (K, K) matrix."""
+def _calibration_sums(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
+    """What :func:`~spectail.metrics.add_calibration` gathers, block by block; all 0 without scores."""
+    bins, sums = torch.zeros(3, BINS, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    if predictions.logits is not None:
+        rows = max(BLOCK // predictions.num_classes, 1)
+        for start in range(0, len(predictions), rows):
+            logits = predictions.logits[start : start + rows]
+            labels = torch.from_numpy(np.array(predictions.labels[start : start + rows]))
+            add_calibration(bins, sums, torch.from_numpy(logits if logits.flags.writeable else logits.copy()), labels)
+    return bins, sums
 
-    def __init__(self, predictions: Predictions, convention: str, pairs: Pairs, spectrum: Spectrum | None) -> None:
-        counts = predictions.class_counts
-        known = ClassCounts(counts if counts is not None else [1] * pairs.size, names=predictions.class_names)
-        with torch.device("meta"):  # its matrix is never made
-            super().__init__(known, convention if counts is not None else "count")
-        self.bins = torch.zeros(3, BINS, dtype=torch.float64)
-        self.sums = torch.zeros(2, dtype=torch.float64)
-        self.pairs = pairs
-        self.norm = 0.0 if spectrum is None else float(spectrum.singular_values[0])
-        if predictions.logits is not None:
-            rows = max(BLOCK // pairs.size, 1)
-            for start in range(0, len(predictions), rows):
-                block = predictions.logits[start : start + rows]
-                labels = torch.from_numpy(np.array(predictions.labels[start : start + rows]))
-                self.update(torch.from_numpy(block if block.flags.writeable else block.copy()), labels)
 
-    def update_predicted(self, predicted: torch.Tensor, target: torch.Tensor) -> None:
-        """The pairs are counted already."""
-
-    def cells(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        pairs = self.pairs
-        return torch.from_numpy(pairs.predicted), torch.from_numpy(pairs.true), torch.from_numpy(pairs.count)
-
-    def spectral_norm(self, r0: float = 0.2) -> float:
-        return self.norm
-
-    def calibration(self, overall: float) -> dict[str, Any]:
-        samples, confidence, right = self.bins.numpy()
-        edges = np.linspace(0, 100, BINS + 1)
-        bins = [
-            {
-                "low": float(edges[place]),
-                "high": float(edges[place + 1]),
-                "count": int(samples[place]),
-                "confidence": 100 * float(confidence[place] / samples[place]) if samples[place] else None,
-                "accuracy": 100 * float(right[place] / samples[place]) if samples[place] else None,
-            }
-            for place in range(BINS)
-        ]
-        return {
-            "bins": bins,
-            "ece": self._calibration()["ece"],
-            "mean_confidence": 100 * float(confidence.sum() / samples.sum()),
-            "accuracy": overall,  # ties between classes may have been broken another way in the bins
+def _calibration(bins: torch.Tensor, metrics: dict[str, Any]) -> dict[str, Any]:
+    samples, confidence, right = bins.numpy()
+    edges = np.linspace(0, 100, BINS + 1)
+    rows = [
+        {
+            "low": float(edges[at]),
+            "high": float(edges[at + 1]),
+            "count": int(samples[at]),
+            "confidence": 100 * float(confidence[at] / samples[at]) if samples[at] else None,
+            "accuracy": 100 * float(right[at] / samples[at]) if samples[at] else None,
         }
+        for at in range(BINS)
+    ]
+    return {
+        "bins": rows,
+        "ece": metrics["ece"],
+        "mean_confidence": 100 * float(confidence.sum() / samples.sum()),
+        "accuracy": metrics["overall"],  # ties between classes may have been broken another way in the bins
+    }
 
 
 def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
@@ -222,11 +208,10 @@ def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
     return chosen
 
 
-def _spectrum(pairs: Pairs, predictions: Predictions) -> Spectrum | None:
+def _spectrum(pairs: Pairs, counts: NDArray[np.int64] | None) -> Spectrum | None:
     wrong, total = pairs.wrong(), pairs.total
     if not len(wrong.count):
         return None
-    counts = predictions.class_counts
     weights = (
         np.ones(pairs.size) if counts is None else class_weights(counts, on_empty="ignore", dtype=torch.float64).numpy()
     )
@@ -247,7 +232,7 @@ def _intervals(
     pairs: Pairs, groups: dict[str, list[int]] | None, metrics: dict[str, Any]
 ) -> dict[str, tuple[float, float] | None]:
     right, total = pairs.right, pairs.total
-    low, high = wilson(right.sum(), total.sum())
+    low, high = wilson_limits(right.sum(), total.sum())
     found: dict[str, tuple[float, float] | None] = {
         "overall": (100 * float(low), 100 * float(high)),
         "balanced": _percent(mean_interval(right, total)),
@@ -261,7 +246,7 @@ def _intervals(
 
 def _per_class(pairs: Pairs, predictions: Predictions, groups: dict[str, list[int]] | None) -> list[dict[str, Any]]:
     right, total, named = pairs.right, pairs.total, pairs.named
-    low, high = wilson(right, total)
+    low, high = wilson_limits(right, total)
     group_of = {label: group for group, labels in (groups or {}).items() for label in labels}
     taken: list[list[Confusion]] = [[] for _ in range(pairs.size)]
     wrong = pairs.wrong()
@@ -296,12 +281,6 @@ def _confusions(wrong: Pairs, total: NDArray[np.int64], most: int) -> list[Confu
 def _confusion(wrong: Pairs, place: int, total: NDArray[np.int64]) -> Confusion:
     true, count = int(wrong.true[place]), int(wrong.count[place])
     return Confusion(true, int(wrong.predicted[place]), count, 100 * count / int(total[true]))
-
-
-def _dense(pairs: Pairs) -> NDArray[np.int32]:
-    matrix = np.zeros((pairs.size, pairs.size), dtype=np.int32)
-    matrix[pairs.predicted, pairs.true] = pairs.count
-    return matrix
 
 
 def _percent(interval: tuple[float, float] | None) -> tuple[float, float] | None:

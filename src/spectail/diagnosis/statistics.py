@@ -1,73 +1,14 @@
-"""The statistics behind the diagnosis: counted pairs, intervals and paired tests."""
+"""The statistics behind the diagnosis: intervals and paired tests."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Z = 1.959963984540054  # 95 %
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A confusion matrix by its entries: how often a true class was predicted as another (or as itself).
-
-    The matrix of 8,142 classes takes half a gigabyte, its entries are never more than the test images.
-    """
-
-    predicted: NDArray[np.int64]
-    true: NDArray[np.int64]
-    count: NDArray[np.int64]
-    size: int
-
-    @classmethod
-    def of(cls, predicted: NDArray[np.int64], labels: NDArray[np.int64], size: int) -> Pairs:
-        codes, count = np.unique(predicted * size + labels, return_counts=True)
-        return cls(codes // size, codes % size, count.astype(np.int64), size)
-
-    @property
-    def right(self) -> NDArray[np.int64]:
-        """(K,) test images of each class that were recognised."""
-        return self._sums(self.true, self.count * (self.predicted == self.true))
-
-    @property
-    def total(self) -> NDArray[np.int64]:
-        """(K,) test images of each class."""
-        return self._sums(self.true, self.count)
-
-    @property
-    def named(self) -> NDArray[np.int64]:
-        """(K,) how often each class was predicted."""
-        return self._sums(self.predicted, self.count)
-
-    def wrong(self) -> Pairs:
-        """The entries off the diagonal."""
-        off = self.predicted != self.true
-        return Pairs(self.predicted[off], self.true[off], self.count[off], self.size)
-
-    def _sums(self, place: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
-        sums = np.zeros(self.size, dtype=np.int64)
-        np.add.at(sums, place, values)
-        return sums
-
-
-def wilson(right: NDArray[Any], total: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson's 95 % limits of many proportions; NaN without observations.
-
-    Example:
-        >>> low, high = wilson(np.array([10, 0]), np.array([100, 3]))
-        >>> low.round(3), high.round(3)
-        (array([0.055, 0.   ]), array([0.174, 0.561]))
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share, spread = right / total, Z * Z / total
-        centre = (share + spread / 2) / (1 + spread)
-        half = Z / (1 + spread) * np.sqrt(share * (1 - share) / total + spread / (4 * total))
-        return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+from .._core.pairs import wilson_limits
 
 
 def mean_interval(right: NDArray[Any], total: NDArray[Any]) -> tuple[float, float] | None:
@@ -100,7 +41,7 @@ def mean_interval(right: NDArray[Any], total: NDArray[Any]) -> tuple[float, floa
         equivalent = 1 + mean * (1 - mean) * size**2 / float(parts.sum())
     else:
         equivalent = size**2 / float((1 / total).sum())
-    low, high = wilson(np.array(mean * equivalent), np.array(equivalent))
+    low, high = wilson_limits(mean * equivalent, equivalent)
     return min(float(low), mean), max(float(high), mean)  # rounding at 0 and 1
 
 

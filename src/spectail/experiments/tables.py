@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from ..diagnosis.statistics import student
 from ..diagnosis.text_table import MINUS, Table
 from .cells import Cell, Setting
 from .planning import Plan, by_name
@@ -27,8 +28,6 @@ for _kept, _words in {"tail": "tail", "bottom_10pct": "lowest 10 %"}.items():
 COLUMNS = ("experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric", "mean",
            "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values", "code",
            "data")  # fmt: skip
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""97.5 % quantiles of Student's t for 1 to 9 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Figure:
     def half(self) -> float:
         """Half the width of the 95 % interval of the mean (Student's t)."""
         n = len(self.values)
-        return T_975[min(n - 2, len(T_975) - 1)] * (self.std or 0.0) / n**0.5 if n > 1 else 0.0
+        return student(n - 1) * (self.std or 0.0) / n**0.5 if n > 1 else 0.0
 
     @property
     def difference(self) -> float | None:

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from .._core.pairs import Pairs
 from ..diagnosis.analysis import Analysis, summary
 from ..diagnosis.comparison import Comparison, comparison_summary
-from ..diagnosis.statistics import Pairs
 from ..diagnosis.tables import csv_text, latex, markdown
 from ..diagnosis.text_table import Table
 

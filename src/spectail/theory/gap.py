@@ -44,6 +44,24 @@ def cm_gap(car: CAR, batches: Iterable[tuple[Tensor, Tensor]]) -> Gap:
         >>> cm_gap(car, [(logits, labels)]).absolute < 1e-6  # without averaging, on the batch it has just seen
         True
     """
+    whole = data_confusion(car, batches)
+    running, weights = car.confusion.cpu().double(), car.weights.cpu().double()
+    distance, norm = float((running - whole).norm()), float(whole.norm())
+    sigma, left, right = top_singular(whole * weights)
+    _, u, v = top_singular(running * weights)
+    relative = distance / norm if norm else float("inf") if distance else 0.0
+    empty = not bool(running.any())  # no history yet: it points nowhere
+    return Gap(distance, relative, float(sigma), *(0.0 if empty else float(cosine) for cosine in (left @ u, right @ v)))
+
+
+@torch.no_grad()
+def data_confusion(car: CAR, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The (K, K) soft confusion of a whole data set, as CAR would see it in one batch; float64, on the CPU.
+
+    Args:
+        car: whose form of the confusion and shift of the logits are used.
+        batches: pairs (logits, labels), see :func:`cm_gap`.
+    """
     size, kind = car.num_classes, car.kind
     total = torch.zeros(size, size, dtype=torch.float64)
     seen = torch.zeros(size, dtype=torch.float64)
@@ -51,21 +69,13 @@ def cm_gap(car: CAR, batches: Iterable[tuple[Tensor, Tensor]]) -> Gap:
         if not isinstance(labels, Tensor) or labels.ndim != 1:
             raise TypeError("the labels of cm_gap must be class indices of shape (N,); soft labels have no count.")
         kept = labels != car.ignore_index
-        shifted = logits[kept].detach().cpu().double() + car.prior_shift * car.log_prior.cpu().double()
-        mine = labels[kept].cpu()
+        shifted = logits[kept] + car.prior_shift * car.log_prior.to(logits.device)
         confusion = soft_confusion(
-            shifted, mine, kind.gamma, kind.competitors, surrogate=kind.form, temperature=kind.temperature
+            shifted, labels[kept], kind.gamma, kind.competitors, surrogate=kind.form, temperature=kind.temperature
         )
-        here = torch.bincount(mine, minlength=size).double()
-        total += confusion * here  # its columns are means over the batch
+        here = torch.bincount(labels[kept], minlength=size).cpu().double()
+        total += confusion.cpu().double() * here  # its columns are means over the batch
         seen += here
     if not bool(seen.any()):
         raise ValueError("cm_gap needs at least one labelled sample; the batches held none.")
-    total /= seen.clamp(min=1)
-    running, weights = car.confusion.cpu().double(), car.weights.cpu().double()
-    distance, norm = float((running - total).norm()), float(total.norm())
-    sigma, left, right = top_singular(total * weights)
-    _, u, v = top_singular(running * weights)
-    relative = distance / norm if norm else float("inf") if distance else 0.0
-    empty = not bool(running.any())  # no history yet: it points nowhere
-    return Gap(distance, relative, float(sigma), *(0.0 if empty else float(cosine) for cosine in (left @ u, right @ v)))
+    return total / seen.clamp(min=1)
