@@ -1,6 +1,11 @@
-"""No test or doctest touches the user's cache: all of them share one that goes with the session."""
+"""What every test and doctest shares: a cache that goes with the session, and a server that forks processes."""
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +13,29 @@ import pytest
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
 if not os.environ.get("SPECTAIL_INTEGRATIONS"):
     collect_ignore += ["tests/integrations", "src/spectail/integrations"]
+FORK_SERVER = Path(__file__).parent / "tests/fork_server.py"
+
+
+def pytest_configure(config):
+    """One fork server for all workers of xdist, which inherit the name of its program."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="forks-")  # short: the address of a socket has at most 107 characters
+    os.environ["SPECTAIL_FORKED_PYTHON"] = f"{folder}/python"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    server = subprocess.Popen(
+        [sys.executable, str(FORK_SERVER), folder], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    assert server.stdout.readline() == b"ready\n"
+
+    def end():
+        server.stdin.close()
+        server.wait(60)
+        server.stdout.close()
+        shutil.rmtree(folder)
+
+    config.add_cleanup(end)
 
 
 @pytest.fixture(autouse=True, scope="session")

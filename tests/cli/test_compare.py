@@ -4,8 +4,10 @@ import contextlib
 import io
 import json
 import subprocess
+import sys
 
 import pytest
+from forked import PYTHON
 from training.runs import FLAGS
 
 from spectail.cli.compare import flags_of
@@ -67,7 +69,8 @@ def test_two_methods_two_seeds(inside, capsys, tmp_path):
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("step-*")}
 
 
-def test_a_failing_run_is_said(capsys, tmp_path):
+def test_a_failing_run_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", PYTHON)
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "car-seed0").write_text("in the way")
     code, out, err = compare(

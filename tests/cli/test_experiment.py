@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from forked import PYTHON
 from PIL import Image
 
 from spectail.cli.main import main
@@ -166,7 +167,7 @@ def test_all_experiments_can_be_sliced(capsys, tmp_path):
 
 
 def run_words(place, *more):
-    return [sys.executable, "-m", "spectail", "experiment", "run", "combinations", *SLICE, *more, "--device", "cpu",
+    return [PYTHON, "-m", "spectail", "experiment", "run", "combinations", *SLICE, *more, "--device", "cpu",
             "--folder", str(place / "runs"), "--store", str(place / "s.sqlite"), "--workers", "2"]  # fmt: skip
 
 

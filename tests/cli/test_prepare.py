@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from data.builders import class_folders, folder_of_three, noise, write_image, write_parquet
+from forked import PYTHON
 from PIL import Image
 
 import spectail
@@ -40,9 +41,9 @@ def run(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-def process(*arguments, **kwargs):
+def process(python, *arguments, **kwargs):
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, **kwargs
+        [python, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, **kwargs
     )
 
 
@@ -61,7 +62,7 @@ def test_help_is_fast_and_does_not_import_torch():
         "print('heavy:', sorted(heavy)); sys.exit(code)"
     )
     start = time.perf_counter()
-    done = process("-c", code)
+    done = process(sys.executable, "-c", code)
     assert time.perf_counter() - start < 3
     assert (done.returncode, done.stderr) == (0, "")
     assert "heavy: []" in done.stdout
@@ -299,7 +300,7 @@ def test_bad_input(capsys, tmp_path, three, cache, monkeypatch, arguments, make,
 
 
 def test_a_real_process_says_one_sentence(tmp_path):
-    done = process("-m", "spectail", "prepare", "folder:nowhere", cwd=tmp_path)
+    done = process(PYTHON, "-m", "spectail", "prepare", "folder:nowhere", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "spectail prepare: folder:nowhere: nowhere does not exist; expected one folder per class in it.\n"
@@ -326,44 +327,29 @@ def test_interrupted(capsys, tmp_path, three, cache, monkeypatch):
     assert leftovers(tmp_path / "out") == leftovers(cache) == []
 
 
-STARTER = """
-import os, sys, time
+COMMAND = """
+import os, sys
 from spectail.cli.main import main
-import spectail.cli.prepare, matplotlib.backends.backend_agg
-for line in sys.stdin:
-    start = time.perf_counter()
-    child = os.fork()
-    if not child:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os._exit(main(line.split("|")[:-1]))
-    print(child, flush=True)
-    _, status = os.waitpid(child, 0)
-    print(status, time.perf_counter() - start, flush=True)
+print(os.getpid(), flush=True)
+sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture
-def starter():
-    """Starts the command in a process of its own, without waiting for the imports each time."""
-    with subprocess.Popen([sys.executable, "-c", STARTER], stdin=-1, stdout=-1, text=True) as parent:
-
-        def start(arguments, kill_after=None):
-            parent.stdin.write("|".join([*map(str, arguments), "\n"]))
-            parent.stdin.flush()
-            child = int(parent.stdout.readline())
-            if kill_after is not None:
-                time.sleep(kill_after)
-                with contextlib.suppress(ProcessLookupError):  # it may have ended
-                    os.kill(child, signal.SIGKILL)
-            status, seconds = parent.stdout.readline().split()
-            return int(status), float(seconds)
-
-        yield start
-        parent.stdin.close()
+def start(arguments, kill_after=None):
+    """The exit status of the command in a process of its own, and how long it took."""
+    begun = time.perf_counter()
+    process = subprocess.Popen([PYTHON, "-c", COMMAND, *map(str, arguments)], stdout=subprocess.PIPE)
+    child = int(process.stdout.readline())
+    if kill_after is not None:
+        time.sleep(kill_after)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended
+            os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=120)
+    return process.returncode, time.perf_counter() - begun
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
-def test_kill_in_the_middle(tmp_path, cache, capsys, starter, kind):
+def test_kill_in_the_middle(tmp_path, cache, capsys, kind):
     """Whatever the moment: no half-written manifest, and the next run succeeds with the right data."""
     if kind == "folder":
         array = noise(1, 48)[0]
@@ -377,7 +363,7 @@ def test_kill_in_the_middle(tmp_path, cache, capsys, starter, kind):
         write_parquet(tmp_path / "data/test.parquet", pictures[:10], [0, 1] * 5)
     out = tmp_path / "out"
     command = ["prepare", f"{kind}:{tmp_path / 'data'}", "--output", out, "--overwrite", "--quiet"]
-    status, whole = starter(command)
+    status, whole = start(command)
     assert status == 0
     wanted = Manifest.load(out / "manifest.json").identity
     killed = 0
@@ -385,7 +371,7 @@ def test_kill_in_the_middle(tmp_path, cache, capsys, starter, kind):
         for path in [*cache.rglob("*"), *out.rglob("*")]:
             if path.is_file():
                 path.unlink()
-        killed += starter(command, kill_after=whole * part)[0] == signal.SIGKILL
+        killed += start(command, kill_after=whole * part)[0] == -signal.SIGKILL
         if (out / "manifest.json").exists():
             assert Manifest.load(out / "manifest.json").identity == wanted
         if (out / "class_counts.png").exists():
@@ -398,7 +384,7 @@ def test_kill_in_the_middle(tmp_path, cache, capsys, starter, kind):
 
 def test_two_at_once(tmp_path, three):
     command = [
-        sys.executable,
+        PYTHON,
         "-m",
         "spectail",
         "prepare",

@@ -1,5 +1,6 @@
 """Cells that train in a second, and a worker on them as a process of its own."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -27,6 +28,6 @@ if __name__ == "__main__":  # STORE FOLDER EPOCHS LEASE
     store_path, folder, epochs, lease = sys.argv[1:]
     extra = (("checkpoint_every", 1),)
     worker = Worker(open_store(store_path), way(folder, lease=float(lease)), lambda text: print(text, flush=True))
-    print("ready", flush=True)
+    print("process", os.getpid(), flush=True)
     tally = worker.work(small_runs(("ce", "car"), (0, 1, 2), int(epochs), extra))
     print(f"trained {tally.done}", flush=True)

@@ -6,12 +6,12 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from forked import PYTHON
 from store_oracle import KINDS, Clock, Oracle, address, quick_folder, summary
 
 from spectail.experiments import record, shared_store, sqlite_store
@@ -34,7 +34,7 @@ def opened(where):
 
 
 def start(*words):
-    return subprocess.Popen([sys.executable, str(WORKER), *map(str, words)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([PYTHON, str(WORKER), *map(str, words)], stdout=subprocess.PIPE, text=True)
 
 
 def test_random_histories_are_those_of_the_oracle(where, monkeypatch):

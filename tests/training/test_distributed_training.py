@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import PYTHON
 from safetensors.torch import load_file
 from training.runs import FLAGS, assert_same, metrics, predictions, results, settings
 
@@ -44,7 +44,7 @@ GUARDED = {
 
 def on_two(arguments, cache, timeout=100):
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)],
+        [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)],
         env=os.environ | {"SPECTAIL_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def test_torchrun_command_line(tmp_path, shared_cache):
 def test_accelerate_launch(tmp_path, shared_cache):
     """With --cpu Accelerate starts several processes only under MPI; as for GPUs it does, whatever the device is."""
     done = subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+        [PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
          "--num_machines", "1",
          "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
          "--epochs", "1", "--quiet", "--output", str(tmp_path / "run")],

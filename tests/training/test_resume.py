@@ -4,11 +4,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import PYTHON
 from training.runs import FLAGS, Losses, Stop, StopAt, assert_same, metrics, results, settings, shake
 
 from spectail.data import load
@@ -211,7 +211,7 @@ def test_resume_without_a_run_begins_one(tmp_path):
 
 def test_kill_9_at_random_moments(tmp_path, cache):
     done = subprocess.run(
-        [sys.executable, str(HERE / "kill_runs.py"), str(tmp_path), "6"],
+        [PYTHON, str(HERE / "kill_runs.py"), str(tmp_path), "6"],
         env=os.environ | {"SPECTAIL_CACHE": str(cache)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -222,7 +222,7 @@ def test_kill_9_at_random_moments(tmp_path, cache):
 
 def test_signal_saves_and_leaves(tmp_path, cache):
     output = tmp_path / "run"
-    command = [sys.executable, "-m", "spectail", "train", *FLAGS, "--epochs", "200", "--method", "car"]
+    command = [PYTHON, "-m", "spectail", "train", *FLAGS, "--epochs", "200", "--method", "car"]
     process = subprocess.Popen(
         [*command, "--output", str(output)], env=os.environ | {"SPECTAIL_CACHE": str(cache), "COLUMNS": "300"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
