@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -18,12 +19,11 @@ import sys
 import traceback
 from contextlib import suppress
 
-IMPORTS = (
-    *("spectail._utils.torchvision_ops", "torch.distributed.run", "torch._dynamo", "accelerate", "timm", "torchvision"),
-    *("tyro", "typeguard", "webbrowser", "safetensors.torch", "matplotlib.backends.backend_agg", "PIL.JpegImagePlugin"),
-    *("spectail.cli.train", "spectail.cli.prepare", "spectail.cli.experiment", "spectail.training.loop"),
-    *("spectail.report.page", "spectail.data.sets.glyphs", "pytest"),
+LIBRARIES = (
+    *("torch.distributed.run", "torch._dynamo", "accelerate", "timm", "torchvision", "tyro", "typeguard", "webbrowser"),
+    *("safetensors.torch", "matplotlib.backends.backend_agg", "PIL.JpegImagePlugin", "pytest"),
 )
+LEFT_OUT = ("spectail.__main__", "spectail.integrations", "spectail.testing")  # what does something, or needs more
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 connection = socket.socket(socket.AF_UNIX)
@@ -127,8 +127,12 @@ class Server:
 def prepare():
     """Import; from then on a process copies pages only where it changes something."""
     if not gc.get_freeze_count():
-        for name in IMPORTS:
-            importlib.import_module(name)
+        import spectail._utils.torchvision_ops  # before torchvision
+
+        ours = (module.name for module in pkgutil.walk_packages(spectail.__path__, "spectail."))
+        for name in (*LIBRARIES, *ours):
+            if not name.startswith(LEFT_OUT):
+                importlib.import_module(name)
         gc.collect()
         gc.freeze()
 
