@@ -373,7 +373,7 @@ def nan_at(row, label, value):
         (LABELS, LOGITS, {"class_counts": [1, 2, -3]}, "class counts must be a flat list of whole numbers"),
         (LABELS, LOGITS, {"class_counts": [0, 0, 0]}, "class counts are all zero"),
         (LABELS, LOGITS, {"class_counts": ["1", "2", "three"]}, "class counts must be whole numbers .* got 'three'"),
-        (["cat", "dgo"], [0, 1], {"class_names": NAMES}, "labels: there is no class 'dgo' \\(did you mean 'dog'\\?\\)"),
+        (["cat", "dgo"], [0, 1], {"class_names": NAMES}, "labels: there is no class 'dgo'; did you mean 'dog'\\?"),
         (["cat", "dog"], LOGITS[:2], {}, "labels: there is no class 'cat'"),
         ([0.5, 1], [0, 1], {}, "labels must be whole numbers or names; row 0 is 0.5"),
         ([0, np.nan], [0, 1], {}, "labels must be whole numbers or names; row 1 is nan"),
@@ -441,9 +441,9 @@ def bad_files(folder):
         "no text": (text("latin.csv", "label,pred\nÄ,Ä\n".encode("latin-1")), {}, "no UTF-8 text"),
         "no label column": (text("f.csv", "a,b\n1,2\n"), {}, "no column of labels .* 'a', 'b'. Name it with --la"),
         "no predicted column": (text("g.csv", "label,id\n1,2\n"), {}, "neither a column such as 'predicted' nor"),
-        "wrong label column": (table, {"label_column": "lable"}, "no column 'lable' .* \\(did you mean 'label'\\?\\)"),
-        "wrong predicted column": (table, {"prediction_column": "prediced"}, ".* \\(did you mean 'predicted'\\?\\)"),
-        "wrong array": (good, {"label_column": "labls"}, "no array 'labls' .* \\(did you mean 'labels'\\?\\)"),
+        "wrong label column": (table, {"label_column": "lable"}, "no column 'lable' .*; did you mean 'label'\\?"),
+        "wrong predicted column": (table, {"prediction_column": "prediced"}, "; did you mean 'predicted'\\?"),
+        "wrong array": (good, {"label_column": "labls"}, "no array 'labls' .*; did you mean 'labels'\\?"),
         "wrong prefix": (table, {"scores": "logit_"}, "no column that begins with 'logit_'"),
         "wrong score column": (table, {"scores": ["x", "y"]}, "has no column 'x'"),
         "two columns": (text("h.csv", "label,label,pred\n1,1,1\n"), {}, "two columns 'label'"),
@@ -476,7 +476,7 @@ def bad_files(folder):
         "counts no numbers": (good, {"counts": text("c2.txt", "1\nmany\n3\n")}, "class counts must .* got 'many'"),
         "counts by no names": (good, {"counts": text("c3.json", '{"cat": 1}')}, "the classes have no names"),
         "a count missing": (good, {"counts": text("c4.json", '{"cat": 1, "ottr": 2}'), "names": NAMES},
-                            "no count for class 'otter' \\(did you mean 'ottr'\\?\\)"),
+                            "no count for class 'otter'; did you mean 'ottr'\\?"),
     }  # fmt: skip
 
 

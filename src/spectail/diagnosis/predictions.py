@@ -6,7 +6,6 @@ scores are finite logits.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections import Counter
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .._utils.names import nearest
 
 MOST_CLASSES = 1_000_000  # a larger label is an id of something else
 LARGEST = float(np.finfo(np.float32).max)
@@ -58,8 +59,8 @@ class Predictions:
 
 
 @dataclass
-class Raw:
-    """What was found, before it is checked."""
+class RawPredictions:
+    """What a file or a caller gave, before it is checked."""
 
     labels: Any
     predicted: Any = None
@@ -89,8 +90,8 @@ def make_predictions(
         name: what tables call it.
 
     Example:
-        >>> found = make_predictions(["cat", "dog", "dog"], ["cat", "dog", "cat"])
-        >>> found.class_names, found.predicted.tolist()
+        >>> predictions = make_predictions(["cat", "dog", "dog"], ["cat", "dog", "cat"])
+        >>> predictions.class_names, predictions.predicted.tolist()
         (('cat', 'dog'), [0, 1, 0])
     """
     values = _array(scores_or_predicted, "scores")
@@ -98,7 +99,7 @@ def make_predictions(
         raise ValueError(f"scores must have shape (N, K), or predicted classes (N,); got shape {values.shape}.")
     counts = None if class_counts is None else getattr(class_counts, "counts", class_counts)
     names = class_names if class_names is not None else getattr(class_counts, "names", None)
-    raw = Raw(_array(labels, "labels"), names=names, counts=counts)
+    raw = RawPredictions(_array(labels, "labels"), names=names, counts=counts)
     if values.ndim == 2:
         raw.scores = values
     else:
@@ -106,7 +107,7 @@ def make_predictions(
     return checked(raw, name)
 
 
-def checked(raw: Raw, name: str, where: str = "") -> Predictions:
+def checked(raw: RawPredictions, name: str, where: str = "") -> Predictions:
     """Predictions from what was found; ``where`` begins every message."""
     try:
         return _assembled(raw, name)
@@ -114,7 +115,7 @@ def checked(raw: Raw, name: str, where: str = "") -> Predictions:
         raise ValueError(f"{where}{error}") from None
 
 
-def _assembled(raw: Raw, name: str) -> Predictions:
+def _assembled(raw: RawPredictions, name: str) -> Predictions:
     labels = _flat(raw.labels, "labels")
     predicted = None if raw.predicted is None else _flat(raw.predicted, "predicted classes")
     scores = None if raw.scores is None else _array(raw.scores, "scores")
@@ -155,10 +156,10 @@ def _require_known(values: NDArray[Any], what: str, names: tuple[str, ...] | Non
     """Refuse a gap written as text among numbers; among names it may be one itself, as NA for Namibia."""
     if values.dtype.kind == "i":
         return
-    found, first = np.unique(values, return_index=True)
-    gaps = [place for place, text in enumerate(found.tolist()) if GAP.fullmatch(text) and text not in (names or ())]
-    if gaps and len(gaps) < len(found) and whole_numbers(np.delete(found, gaps)) is not None:
-        row = min(int(first[place]) for place in gaps)
+    texts, first = np.unique(values, return_index=True)
+    gaps = [at for at, text in enumerate(texts.tolist()) if GAP.fullmatch(text) and text not in (names or ())]
+    if gaps and len(gaps) < len(texts) and whole_numbers(np.delete(texts, gaps)) is not None:
+        row = min(int(first[at]) for at in gaps)
         raise ValueError(f"{what} must be whole numbers; row {row} is {str(values[row])!r}; fill it or drop the row.")
 
 
@@ -168,7 +169,7 @@ def _size(both: list[NDArray[Any]], scores: Any, names: Any, counts: Any) -> int
     if known:
         size = known[0]
     else:
-        largest = max(int(found.max()) for values in both if (found := whole_numbers(values)) is not None)
+        largest = max(int(ids.max()) for values in both if (ids := whole_numbers(values)) is not None)
         if largest >= MOST_CLASSES:
             raise ValueError(f"labels must be class indices 0, 1, 2, ...; got {largest:,}. Pass names if it is a name.")
         size = largest + 1
@@ -185,10 +186,11 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
         raise ValueError(f"{what} must have shape (N,), one class per test image; got shape {array.shape}.")
     if array.dtype.kind in "SO":
         entries = array.tolist()
-        gap = next((row for row, entry in enumerate(entries) if entry is None or _is_nan(entry)), None)
+        empty = (entry is None or (isinstance(entry, float) and math.isnan(entry)) for entry in entries)
+        gap = next((row for row, missing in enumerate(empty) if missing), None)
         if gap is not None:
             raise ValueError(f"row {gap} of the {what} is empty; fill it or drop the row.")
-        array = np.array([words(entry) for entry in entries], dtype=str)
+        array = np.array([as_text(entry) for entry in entries], dtype=str)
     if array.dtype.kind == "f":
         odd = np.flatnonzero(~(np.isfinite(array) & (array == np.round(array))))
         if len(odd):
@@ -200,18 +202,18 @@ def whole_numbers(values: NDArray[Any]) -> NDArray[np.int64] | None:
     """Whole numbers, also from text (a table may write 3 as 3.0); None if there is anything else."""
     if values.dtype.kind == "i":
         return values
-    found, inverse = np.unique(values, return_inverse=True)
-    if not all(re.fullmatch(r"\s*[+-]?\d{1,18}(\.0*)?\s*", text) for text in found.tolist()):
+    texts, inverse = np.unique(values, return_inverse=True)
+    if not all(re.fullmatch(r"\s*[+-]?\d{1,18}(\.0*)?\s*", text) for text in texts.tolist()):
         return None
-    return np.asarray(np.array([int(text.split(".")[0]) for text in found.tolist()], dtype=np.int64)[inverse])
+    return np.asarray(np.array([int(text.split(".")[0]) for text in texts.tolist()], dtype=np.int64)[inverse])
 
 
 def _class_ids(values: NDArray[Any], names: tuple[str, ...], what: str) -> NDArray[np.int64]:
     """Indices from indices or names. In text, a number that is the name of a class is read as that name."""
-    place = {name: label for label, name in enumerate(names)}
+    label_of = {name: label for label, name in enumerate(names)}
     texts = None if values.dtype.kind == "i" else [text.strip() for text in np.unique(values).tolist()]
     ids = whole_numbers(values)
-    if ids is not None and (texts is None or not all(text in place for text in texts)):
+    if ids is not None and (texts is None or not all(text in label_of for text in texts)):
         wrong = np.flatnonzero((ids < 0) | (ids >= len(names)))
         if len(wrong):
             raise ValueError(
@@ -219,14 +221,14 @@ def _class_ids(values: NDArray[Any], names: tuple[str, ...], what: str) -> NDArr
                 "Do the model and the labels have the same classes?"
             )
         return ids
-    unknown = next((text for text in texts or [] if text not in place), None)
+    unknown = next((text for text in texts or [] if text not in label_of), None)
     if unknown is not None:
-        raise ValueError(f"{what}: there is no class {unknown!r}{nearest(unknown, place)}.")
+        raise ValueError(f"{what}: there is no class {unknown!r}; {nearest(unknown, names)}")
     twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
         raise ValueError(f"{what} are names, but two classes are called {twice[0]!r}; use indices.")
     _, inverse = np.unique(values, return_inverse=True)
-    return np.asarray(np.array([place[text] for text in texts or []], dtype=np.int64)[inverse])
+    return np.asarray(np.array([label_of[text] for text in texts or []], dtype=np.int64)[inverse])
 
 
 def _counts(counts: Any) -> NDArray[np.int64]:
@@ -316,16 +318,6 @@ def _array(values: Any, what: str) -> NDArray[Any]:
         raise ValueError(f"{what} must have rows of one length.") from None
 
 
-def _is_nan(entry: Any) -> bool:
-    return isinstance(entry, float) and math.isnan(entry)
-
-
-def nearest(name: str, known: Any) -> str:
-    """The end of a message: the name that was perhaps meant, if one is close."""
-    close = difflib.get_close_matches(name, [str(entry) for entry in known], n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def words(entry: Any) -> str:
-    """A name as text, also from bytes."""
+def as_text(entry: Any) -> str:
+    """A name, also from bytes."""
     return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)
