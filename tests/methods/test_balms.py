@@ -385,4 +385,3 @@ def test_its_cost_is_the_measured_one_and_its_needs_are_all_there(make):
     assert float(said) == float(told) == pytest.approx(measured, rel=0.15)
     assert method.head == "linear"
     assert method.about.needs.endswith(", linear head")
-    assert method.balances()

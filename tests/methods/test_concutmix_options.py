@@ -40,9 +40,6 @@ def test_tau_counts_in_the_lite_mode(make, at, tau, used):
 def test_tau_by_default(make):
     assert make("concutmix").tau == make("concutmix").criterion.tau == 0.9
     assert make("concutmix", mode="lite").tau == 0
-    assert [make("concutmix", mode=mode).balances() for mode in ("full", "lite")] == [True, False]
-    assert make("concutmix", mode="lite", tau=1.0).balances()
-    assert not make("concutmix", tau=0.0).balances()
 
 
 OTHERS = {"class_weight": 1.0, "contrast_weight": 0.3, "temperature": 0.2, "width": 64, "projection_norm": "layer"}

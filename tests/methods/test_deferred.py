@@ -7,7 +7,7 @@ import torch
 from training.runs import Stop, StopAt, assert_same, metrics, results, settings, shake
 
 from spectail.losses.base import LabelLoss
-from spectail.methods.base import LateOptions, LossOptions, switch_epoch
+from spectail.methods.deferred import DeferOptions, LossOptions, switch_epoch
 from spectail.methods.registry import METHODS
 from spectail.training.loop import train
 
@@ -22,9 +22,9 @@ def effective(counts, beta):
 
 def test_which_methods_may_be_deferred():
     for name in LOSSES:
-        assert isinstance(METHODS[name].load().options, LateOptions)
+        assert isinstance(METHODS[name].load().options, DeferOptions)
     for name in ("balms", "bbn", "wb", "gml", "los", "crt", "lws"):  # they have schedules of their own
-        assert not isinstance(METHODS[name].load().options, LateOptions)
+        assert not isinstance(METHODS[name].load().options, DeferOptions)
 
 
 @pytest.mark.parametrize(

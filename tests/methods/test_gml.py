@@ -11,6 +11,7 @@ from spectail import ClassCounts
 from spectail.data import load
 from spectail.data.loader import Batch
 from spectail.methods import Stage, Step
+from spectail.methods.gml import trains_balanced_head
 from spectail.models.heads import EnsembleHead
 from spectail.training.loop import train
 from spectail.training.trained import load_trained
@@ -216,8 +217,19 @@ def test_the_prior_stays_in_a_head_that_was_trained_to_balance(tmp_path):
         ("logit-adjustment", {"mode": "training"}, True),
         ("cmo", {}, False),
         ("cmo", {"base_loss": "balanced-softmax"}, True),
-        *((name, {}, True) for name in ("balanced-softmax", "car-balanced", "cb", "gml", "crt", "lws", "wb")),
+        ("bbn", {}, False),
+        ("ldam-drw", {}, True),
+        ("ldam-drw", {"defer": "none"}, False),
+        ("concutmix", {}, True),
+        ("concutmix", {"tau": 0.0}, False),
+        ("concutmix", {"mode": "lite"}, False),
+        ("concutmix", {"mode": "lite", "tau": 1.0}, True),
+        ("metasaug", {}, True),
+        ("metasaug", {"beta": 0.0}, False),  # class weights that are equal
+        ("safa-r", {"defer": "none"}, False),
+        ("safa-r", {"defer": "none", "base_loss": "balanced-softmax"}, True),
+        *((name, {}, True) for name in ("balanced-softmax", "balms", "car-balanced", "cb", "gml", "crt", "lws", "wb")),
     ],
 )
-def test_which_methods_balance(make, name, options, wanted):
-    assert make(name, **options).balances() is wanted
+def test_which_methods_train_a_balanced_head(make, name, options, wanted):
+    assert trains_balanced_head(make(name, **options)) is wanted

@@ -112,8 +112,3 @@ def test_the_results_say_how_many_meta_images_there_really_are(make, counts, ask
 def test_no_number_is_said_where_none_is_known(make, source):
     (said,) = make("metasaug", meta_data=source).disclosures().values()
     assert not any(letter.isdigit() for letter in said)
-
-
-def test_its_head_is_made_for_balanced_classes_unless_the_weights_are_equal(make):
-    assert make("metasaug").balances()
-    assert not make("metasaug", beta=0.0).balances()

@@ -82,7 +82,7 @@ def test_the_file_is_complete(tmp_path):
         ({"probe": "yes"}, ["'probe'", "true or false"]),
         ({"output": 3}, ["'output'", "a path"]),
         ({"car": {"preset": "papr"}}, ["'car.preset'", "'paper'"]),
-        ({"method": "carr"}, ["'carr'", "did you mean car"]),
+        ({"method": "carr"}, ["'carr'", "did you mean 'car'"]),
         ({"method": 5}, ["5"]),
         ({"method": ["ce"]}, ["ce"]),
         ({3: 4}, ["3"]),
@@ -204,7 +204,7 @@ def test_options_from_a_file_and_flags(tmp_path):
 
 
 def test_wrong_flags():
-    with pytest.raises(ValueError, match="unknown method 'balanced-sofmax'; did you mean balanced-softmax"):
+    with pytest.raises(ValueError, match="unknown method 'balanced-sofmax'; did you mean 'balanced-softmax'"):
         flags("--method", "balanced-sofmax")
     with pytest.raises(ValueError, match="--method needs a value"):
         flags("--epochs", 3, "--method")

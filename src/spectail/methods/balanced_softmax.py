@@ -8,7 +8,8 @@ from torch import nn
 
 from .._utils.checks import within
 from ..losses import BalancedSoftmaxLoss
-from .base import About, LossOptions, Method
+from .base import About
+from .deferred import Deferrable, LossOptions
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,9 @@ class BalancedSoftmaxOptions(LossOptions):
         within("tau", self.tau, 0, 10)
 
 
-class BalancedSoftmax(Method):
+class BalancedSoftmax(Deferrable):
     about = About(venue="NeurIPS 2020", needs="counts")
     options = BalancedSoftmaxOptions()
 
     def make_criterion(self) -> nn.Module:
         return BalancedSoftmaxLoss(self.counts, tau=self.options.tau)
-
-    def balances(self) -> bool:
-        return True

@@ -70,9 +70,6 @@ class BALMS(TwoStage):
     def make_criterion(self) -> nn.Module:
         return BalancedSoftmaxLoss(self.counts)
 
-    def balances(self) -> bool:
-        return True
-
     def streams(self, stage: Stage) -> dict[str, Stream]:
         own = self.options
         if stage.name == "stage1" or own.sampling == "instance":

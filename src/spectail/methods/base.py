@@ -1,4 +1,4 @@
-"""The Method interface. Plain cross entropy overrides nothing; docs/architecture.md shows how every method fits."""
+"""What a method is: an object with hooks that have defaults. docs/architecture.md shows how every method fits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._utils.checks import within
 from ..counts import ClassCounts
 from ..data.loader import Batch
 from ..data.transforms import Preset
-from ..losses import CrossEntropyLoss, effective_number_weights
-from ..losses.base import LabelLoss
+from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import make_head
 from ..targets import MixedTarget
@@ -39,30 +37,6 @@ class Options:
 
     def check(self) -> None:
         """Raise ValueError, with a sentence, for values that cannot work."""
-
-
-@dataclass(frozen=True)
-class LateOptions(Options):
-    """What may change late in training."""
-
-    defer: Literal["none", "reweight", "resample"] = "none"
-    """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
-    defer_at: float = 0.8
-    """Share of the epochs after which that begins."""
-    defer_beta: float = 0.9999
-    """Beta of the effective number."""
-
-    def check(self) -> None:
-        within("defer-at", self.defer_at, 0, 1)
-        within("defer-beta", self.defer_beta, 0, 1)
-
-
-@dataclass(frozen=True)
-class LossOptions(LateOptions):
-    """Options of every method that is a loss without class weights of its own."""
-
-    weight_average: Literal["weights", "samples"] = "weights"
-    """How deferred class weights are averaged: divided by their sum in the batch, or by the number of samples."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +103,8 @@ class Step:
     """A batch of the training images with these indices, transformed as in training."""
     log: Callable[[str, Tensor], None] = lambda name, value: None
     """Takes a number that belongs in metrics.jsonl, as the mean over the images of the epoch."""
+    stage1: Method | None = None
+    """The method of the run that ``--stage1`` has loaded into the model."""
 
     @property
     def lr(self) -> float:
@@ -141,13 +117,13 @@ class Step:
 
 
 class Method(nn.Module):
-    """Cross entropy, and the base of every other method.
+    """What every method derives from. As it stands it is cross entropy, without options.
 
     Modules, parameters and buffers of a method are trained and saved with the model.
     """
 
     about: ClassVar[About] = About()
-    options: Options = LossOptions()
+    options: Options = Options()
     """On the class the defaults, whose fields become flags; on an object the options of the run."""
     head: ClassVar[str | None] = None
     """The kind of head it needs; None for any."""
@@ -165,8 +141,6 @@ class Method(nn.Module):
         options.check()
         self.counts, self.options, self.epochs = counts, options, epochs
         self.criterion = self.make_criterion()
-        if isinstance(options, LossOptions) and isinstance(self.criterion, LabelLoss):
-            self.criterion.average = options.weight_average
         if hasattr(self.criterion, "sync"):
             self.criterion.sync = True  # type: ignore[assignment] # in the engine every rank calls it
 
@@ -185,10 +159,6 @@ class Method(nn.Module):
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         return Classifier(backbone, head)
 
-    def balances(self) -> bool:
-        """Whether the head that it trains is made for equally frequent classes, whatever the training set has."""
-        return isinstance(self.options, LateOptions) and self.options.defer != "none"
-
     def undecayed(self, model: Classifier) -> list[nn.Parameter]:
         """Parameters that weight decay must leave alone."""
         return []
@@ -198,10 +168,6 @@ class Method(nn.Module):
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         """Batches by name. ``main`` sets the pace: an epoch ends with it."""
-        options = self.options
-        if isinstance(options, LateOptions) and options.defer == "resample":
-            late = switch_epoch(options.defer_at, self.epochs)
-            return {"main": Stream("instance", then="class-balanced", switch=late)}
         return {"main": Stream()}
 
     def used(self, step: Step) -> set[str] | None:
@@ -218,31 +184,15 @@ class Method(nn.Module):
 
     # -- what it does --
 
-    def begin_from(self, model: Classifier, first: Method) -> None:
-        """Set what follows from the method of the run that ``--stage1`` has loaded into the model."""
-
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         """Set what follows the stage. Values are restored afterwards if the run goes on inside the stage."""
 
     def begin_epoch(self, step: Step) -> None:
         """Set what follows the epoch."""
-        options = self.options
-        if isinstance(options, LateOptions) and options.defer == "reweight":
-            late = self.deferred(step)
-            weight = effective_number_weights(self.counts, options.defer_beta) if late else None
-            self.criterion.set_weight(weight)  # type: ignore[operator]
 
     def phase(self, step: Step) -> str:
         """What the steps of this epoch are counted as in results.json."""
-        names = {"reweight": "reweighted", "resample": "resampled"}
-        return names[self.options.defer] if self.deferred(step) else step.stage.name  # type: ignore[attr-defined]
-
-    def deferred(self, step: Step) -> bool:
-        """Whether the late part of training has begun."""
-        options = self.options
-        if not isinstance(options, LateOptions) or options.defer == "none":
-            return False
-        return step.epoch >= switch_epoch(options.defer_at, step.epochs)
+        return step.stage.name
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         batch = batches["main"]
@@ -255,15 +205,3 @@ class Method(nn.Module):
     def inference(self, model: Classifier) -> nn.Module:
         """What evaluation, prediction and export use."""
         return model
-
-
-def switch_epoch(share: float, epochs: int) -> int:
-    """The epoch, counted from 0, at which a schedule switches. With two epochs or more both parts run.
-
-    Example:
-        >>> [switch_epoch(0.8, epochs) for epochs in (200, 12, 2, 1)]
-        [160, 10, 1, 1]
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"a switch must lie between 0 and 1, as a share of the epochs; got {share}.")
-    return min(max(round(share * epochs), 1), max(epochs - 1, 1))

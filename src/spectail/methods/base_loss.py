@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, FocalLoss, LDAMLoss
 from ..models.heads import CosineHead
 from ..targets import MixedTarget
-from .base import LossOptions, Method
+from .deferred import Deferrable, LossOptions
 
 SCALE = 30.0
 
@@ -21,7 +21,7 @@ class BaseLossOptions(LossOptions):
     """The loss under it. ldam brings its cosine head; with --defer reweight it is LDAM-DRW."""
 
 
-class OnBaseLoss(Method):
+class OnBaseLoss(Deferrable):
     """``cost(logits, target)`` is the base loss of the logits that inference uses."""
 
     options = BaseLossOptions()
@@ -33,9 +33,6 @@ class OnBaseLoss(Method):
         if options.base_loss == "ldam":
             return LDAMLoss(self.counts, scale=SCALE)
         return FocalLoss() if options.base_loss == "focal" else CrossEntropyLoss()
-
-    def balances(self) -> bool:
-        return self.options.base_loss == "balanced-softmax" or super().balances()
 
     @property
     def has_margins(self) -> bool:

@@ -10,12 +10,13 @@ from torch import nn
 from .._utils.checks import within
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
-from .base import About, LateOptions, Method
+from .base import About
+from .deferred import DeferOptions, Deferrable
 from .focal import rare_start
 
 
 @dataclass(frozen=True)
-class ClassBalancedOptions(LateOptions):
+class ClassBalancedOptions(DeferOptions):
     beta: float = 0.9999
     """Of the effective number: 0 for no weights, 1 for inverse frequency."""
     base: Literal["softmax", "sigmoid", "focal", "softmax-bce"] = "softmax"
@@ -31,7 +32,7 @@ class ClassBalancedOptions(LateOptions):
         within("gamma", self.gamma, 0)
 
 
-class ClassBalanced(Method):
+class ClassBalanced(Deferrable):
     about = About(venue="CVPR 2019", needs="counts", deviations="softmax base; the authors ship the focal one")
     options = ClassBalancedOptions()
 
@@ -40,9 +41,6 @@ class ClassBalanced(Method):
         if options.defer == "reweight":
             raise ValueError("cb weighs classes from the start; for late weights use --method ce --defer reweight.")
         return ClassBalancedLoss(self.counts, options.beta, options.base, options.gamma, options.average)
-
-    def balances(self) -> bool:
-        return True
 
     @property
     def sigmoid(self) -> bool:

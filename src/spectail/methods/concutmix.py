@@ -21,7 +21,8 @@ from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
 from ..targets import MixedTarget, class_indices
-from .base import About, Method, Options, Outcome, Stage, Step, Stream, switch_epoch
+from .base import About, Method, Options, Outcome, Stage, Step, Stream
+from .deferred import switch_epoch
 
 CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "projection_norm")
 """Options without a meaning in the lite mode."""
@@ -93,9 +94,6 @@ class ConCutMix(Method):
     def tau(self) -> float:
         default = 0.9 if self.full else 0.0
         return default if self.options.tau is None else self.options.tau
-
-    def balances(self) -> bool:
-        return self.tau > 0
 
     @property
     def full(self) -> bool:

@@ -27,6 +27,3 @@ class CRT(TwoStage):
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream("class-balanced" if stage.name == "stage2" else "instance")}
-
-    def balances(self) -> bool:
-        return True

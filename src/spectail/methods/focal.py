@@ -11,7 +11,8 @@ from torch import nn
 from .._utils.checks import within
 from ..losses import FocalLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About
+from .deferred import Deferrable, LossOptions
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def rare_start(head: nn.Module, classes: int) -> nn.Module:
     return head
 
 
-class Focal(Method):
+class Focal(Deferrable):
     about = About(venue="ICCV 2017")
     options = FocalOptions()
 

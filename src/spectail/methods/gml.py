@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.loader import Batch
-from ..losses import GeometricMeanLoss
+from ..losses import BalancedSoftmaxLoss, ClassBalancedLoss, GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
 from .base import About, Method, Outcome, Stage, Step, Stream
+from .deferred import DeferOptions
 from .two_stage import TwoStage, TwoStageOptions
 
 
@@ -60,20 +61,14 @@ class GML(TwoStage):
         return GeometricMeanLoss(counts, options.divide)
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
-        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift())
+        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift(None))
 
-    def _shift(self, first: Method | None = None) -> Tensor:
+    def _shift(self, first: Method | None) -> Tensor:
         """What is added to the logits of the old head: of a first stage of its own, or of the run ``first``."""
-        keep = {"remove": False, "keep": True}.get(self.options.old_prior, first is not None and first.balances())
+        auto = first is not None and trains_balanced_head(first)
+        keep = {"remove": False, "keep": True, "auto": auto}[self.options.old_prior]
         log_prior = self.counts.frequencies.log()
         return torch.zeros_like(log_prior) if keep else -log_prior
-
-    def balances(self) -> bool:
-        return True
-
-    def begin_from(self, model: Classifier, first: Method) -> None:
-        assert isinstance(model.head, EnsembleHead)
-        model.head.shift.copy_(self._shift(first))  # a run of gml has brought its own
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}
@@ -82,6 +77,7 @@ class GML(TwoStage):
         self.whole_batch = step.stage.name == "stage2"
         if step.stage.name == "stage2" and not resumed:
             assert isinstance(model.head, EnsembleHead)
+            model.head.shift.copy_(self._shift(step.stage1))  # a --stage1 run of gml has brought its own
             model.head.keep()
             if not self.options.reuse_head:
                 nn.Linear.reset_parameters(model.head)
@@ -95,3 +91,17 @@ class GML(TwoStage):
             features = model.backbone(batch.images)
         logits = head.new(features)
         return Outcome(self.criterion(logits, batch.labels), head.combine(features, logits), batch.labels)
+
+
+def trains_balanced_head(method: Method) -> bool:
+    """Whether the head that a method trains is made for equally frequent classes: by its batches, by class weights, or
+    by a loss that knows the class counts."""
+    main, loss = method.streams(method.stages()[-1])["main"], method.criterion
+    if "class-balanced" in (main.how, main.then):
+        return True
+    if isinstance(method.options, DeferOptions) and method.options.defer == "reweight":
+        return True
+    if isinstance(loss, BalancedSoftmaxLoss | ClassBalancedLoss | GeometricMeanLoss):
+        return True
+    weight = getattr(loss, "weight", None)
+    return isinstance(weight, Tensor) and bool(weight.min() < weight.max())

@@ -12,7 +12,8 @@ from ..data.loader import Batch
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
-from .base import About, LossOptions, Method, Outcome, Step
+from .base import About, Outcome, Step
+from .deferred import Deferrable, LossOptions
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class LDAMOptions(LossOptions):
     """reweight is LDAM-DRW, none is LDAM alone."""
 
 
-class LDAMDRW(Method):
+class LDAMDRW(Deferrable):
     about = About("loss, head, schedule", "NeurIPS 2019", "counts, cosine head")
     options = LDAMOptions()
     head = "cosine"

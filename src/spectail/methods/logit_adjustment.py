@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from .._utils.checks import within
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About
+from .deferred import Deferrable, LossOptions
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Adjusted(nn.Module):
         return shifted
 
 
-class LogitAdjustment(Method):
+class LogitAdjustment(Deferrable):
     about = About("post hoc", "ICLR 2021", "counts")
     options = LogitAdjustmentOptions()
     adjusts = True
@@ -48,9 +49,6 @@ class LogitAdjustment(Method):
     def make_criterion(self) -> nn.Module:
         options = self.options
         return BalancedSoftmaxLoss(self.counts, options.tau) if options.mode == "training" else CrossEntropyLoss()
-
-    def balances(self) -> bool:
-        return self.options.mode == "training" or super().balances()
 
     def inference(self, model: Classifier) -> nn.Module:
         options = self.options

@@ -25,7 +25,8 @@ from ..losses import CrossEntropyLoss, effective_number_weights
 from ..losses.ldam import margins
 from ..models.classifier import Classifier
 from ..targets import class_indices
-from .base import About, Method, Outcome, Stage, Step, Stream, switch_epoch
+from .base import About, Method, Outcome, Stage, Step, Stream
+from .deferred import switch_epoch
 from .meta_sampler import summed as all_summed
 from .two_stage import TwoStage, TwoStageOptions
 
@@ -126,9 +127,6 @@ class MetaSAug(TwoStage):
             kind = "diagonal" if len(self.counts) >= 1000 or features >= 384 else "full"
         self.covariance = ClassCovariance(len(self.counts), features, kind)
         return super().build(backbone, head)
-
-    def balances(self) -> bool:
-        return self.options.beta > 0
 
     # -- when --
 

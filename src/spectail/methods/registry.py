@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from importlib import import_module
 
+from .._utils.names import nearest
 from .base import About, Method
 
 
@@ -15,27 +15,25 @@ class Entry:
 
     name: str
     summary: str
-    place: str
-    """``module:class`` under ``methods``; a method from elsewhere has its full place as its name."""
+    target: str
+    """``module:Class`` under ``methods``; that of a method from elsewhere is absolute, and its name."""
     car: bool = False
     """CAR is part of the method."""
     prior_shift: bool = False
     """CAR sees the logits shifted by the method's tau."""
 
     def load(self) -> type[Method]:
-        module, name = self.place.split(":")
-        found: type[Method] = getattr(
-            import_module(module if self.name == self.place else f".{module}", __package__), name
-        )
-        return found
+        module, name = self.target.split(":")
+        module = module if self.name == self.target else f".{module}"
+        kind: type[Method] = getattr(import_module(module, __package__), name)
+        return kind
 
     def about(self) -> About:
-        return CAR if self.place == "base:Method" and self.car else self.load().about
+        return self.load().about
 
 
-CAR = About("regulariser", "CVPR 2026", "counts", "below 2 % of a ResNet-32 step")
 ENTRIES = [
-    Entry("ce", "cross entropy", "base:Method"),
+    Entry("ce", "cross entropy", "cross_entropy:CrossEntropy"),
     Entry("focal", "easy samples count less", "focal:Focal"),
     Entry("cb", "class weights by effective number", "class_balanced:ClassBalanced"),
     Entry("ldam-drw", "larger margins for rarer classes, class weights late", "ldam_drw:LDAMDRW"),
@@ -54,7 +52,7 @@ ENTRIES = [
     Entry("lws", "one learned factor per class, class-balanced sampling, frozen backbone", "lws:LWS"),
     Entry("safa-r", "rare features moved along directions read from frequent ones", "safa:SAFA"),
     Entry("metasaug", "features augmented by class covariances that balanced data correct", "metasaug:MetaSAug"),
-    Entry("car", "cross entropy + CAR", "base:Method", car=True),
+    Entry("car", "cross entropy + CAR", "cross_entropy:CrossEntropyCAR", car=True),
     Entry(
         "car-balanced",
         "Balanced Softmax + CAR on prior-shifted logits",
@@ -73,9 +71,7 @@ def find_method(name: str) -> Entry:
         return _elsewhere(name)
     name = ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in METHODS:
-        close = difflib.get_close_matches(str(name), METHODS, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise ValueError(f"unknown method {name!r}; {hint}Known: {', '.join(METHODS)}.")
+        raise ValueError(f"unknown method {name!r}; {nearest(name, METHODS)} `spectail list methods` shows all.")
     return METHODS[name]
 
 

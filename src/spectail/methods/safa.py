@@ -17,7 +17,8 @@ from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
 from ..models.classifier import Classifier
 from ..targets import class_indices
-from .base import About, LossOptions, Method, Outcome, Step, switch_epoch
+from .base import About, Outcome, Step
+from .deferred import Deferrable, LossOptions, switch_epoch
 
 SCALE = 30.0
 
@@ -64,7 +65,7 @@ class SAFAOptions(LossOptions):
             within(name.replace("_", "-"), getattr(self, name), 0)
 
 
-class SAFA(Method):
+class SAFA(Deferrable):
     about = About(
         "feature augmentation, schedule",
         "ECCV 2022, reconstructed",
@@ -84,9 +85,6 @@ class SAFA(Method):
         if self.options.base_loss == "ldam":
             return LDAMLoss(self.counts, self.options.max_margin, SCALE)
         return CrossEntropyLoss() if self.options.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
-
-    def balances(self) -> bool:
-        return self.options.base_loss == "balanced-softmax" or super().balances()
 
     def needed_head(self) -> str | None:
         return "cosine" if self.options.base_loss == "ldam" else None

@@ -9,7 +9,8 @@ from torch import nn
 
 from .._utils.checks import within
 from ..models.classifier import Classifier
-from .base import About, LossOptions, Method
+from .base import About
+from .deferred import Deferrable, LossOptions
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class TauNormOptions(LossOptions):
         within("tau", self.tau, 0, 10)
 
 
-class TauNorm(Method):
+class TauNorm(Deferrable):
     about = About("post hoc", "ICLR 2020", "linear head", deviations="tau is 1, not searched")
     options = TauNormOptions()
     head = "linear"

@@ -63,9 +63,6 @@ class WeightBalancing(TwoStage):
         options = self.options
         return ClassBalancedLoss(self.counts, options.beta, options.loss)
 
-    def balances(self) -> bool:
-        return True
-
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if step.stage.name == "stage2" and not resumed:  # once, from the weights of the first stage
             self.cap = cap(_rows(model), self.options.threshold)

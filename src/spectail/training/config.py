@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..data.config import DataConfig
-from ..methods.base import LossOptions, Options
+from ..methods.base import Options
+from ..methods.deferred import LossOptions
 from ..models.build import ModelConfig
 
 

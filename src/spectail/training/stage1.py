@@ -61,8 +61,7 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} does not fit: {lost[0]} is missing or has another shape. "
             "Train it with the same --model, --img-size and --head."
         )
-    first = find_method(there.method).load()(pieces.data.counts, there.options, epochs=there.optim.epochs)
-    pieces.method.begin_from(pieces.model, first)
+    pieces.stage1 = find_method(there.method).load()(pieces.data.counts, there.options, epochs=there.optim.epochs)
     return str(report)
 
 
