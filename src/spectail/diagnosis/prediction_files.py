@@ -129,7 +129,7 @@ def _entries(path: Path) -> Any:
 def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is no .npz file, or a damaged one; write it again with numpy.savez.")
-    with np.load(path, allowpickle=False) as archive:
+    with np.load(path, allow_pickle=False) as archive:
         there = list(archive.files)
         label = pick(hints.label, there, LABELS, "array", "--label-column", path)
         if label is None:
@@ -164,8 +164,9 @@ def _read_npy(path: Path, hints: ColumnHints) -> RawPredictions:
     if not isinstance(hints.scores, str | Path):
         raise ValueError(f"{path} holds one array, taken for the labels; name the .npy file of the scores as well.")
     values = _load_npy(Path(hints.scores))
-    kind = "predicted" if values.ndim == 1 else "scores"
-    return RawPredictions(_load_npy(path), own=True, **{kind: values})
+    if values.ndim == 1:
+        return RawPredictions(_load_npy(path), predicted=values)
+    return RawPredictions(_load_npy(path), scores=values, own=True)
 
 
 def _load_npy(path: Path) -> NDArray[Any]:
@@ -174,7 +175,7 @@ def _load_npy(path: Path) -> NDArray[Any]:
         if file.read(6) != b"\x93NUMPY":
             raise ValueError(f"{path} is no .npy file, or a damaged one; write it again with numpy.save.")
     try:
-        array: NDArray[Any] = np.load(path, allowpickle=False)
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError):
         raise _refused(path) from None
     return array
