@@ -13,11 +13,11 @@ pytest.importorskip("tyro")
 
 from spectail import CAR, ClassCounts
 from spectail.car import PRESETS
+from spectail.cli.arguments import flags_of
 from spectail.cli.evaluate import Evaluate
-from spectail.cli.train import FLAGS
-from spectail.cli.train_flags import FLAT, OWN, parse
+from spectail.cli.train_flags import Train, parse
 from spectail.methods.registry import METHODS
-from spectail.training.config import CARConfig, TrainConfig
+from spectail.training.config import CARConfig
 
 FOLDER = Path(__file__).parent.parent / "docs" / "methods"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
@@ -54,7 +54,7 @@ def commands(page):
 
 @cache
 def configuration(arguments):
-    return parse(list(arguments), "spectail train", "")
+    return parse(list(arguments))[0]
 
 
 def flag(name):
@@ -168,10 +168,8 @@ def test_each_page_has_the_commands_a_reader_looks_for(name):
 
 @each_page
 def test_flags_in_the_text_exist(page):
-    known = set(re.findall(r"--[a-z0-9-]+", OWN)) | set(FLAGS)
-    holders = [TrainConfig, Evaluate, *FLAT.values(), *(type(entry.load().options) for entry in METHODS.values())]
-    known |= {flag(field.name) for holder in holders for field in dataclasses.fields(holder)}
-    known |= {flag(f"car.{field.name}") for field in dataclasses.fields(CARConfig)}
+    of_training = [flags_of(Train, Train(options=entry.load().options)) for entry in METHODS.values()]
+    known = {name for flags in [*of_training, flags_of(Evaluate)] for flag in flags for name in flag.name.split(", ")}
     prose = re.sub(r"```.*?```", "", text(page), flags=re.DOTALL)
     named = {one for quoted in re.findall(r"`([^`]+)`", prose) for one in re.findall(r"--[a-z][\w.-]*", quoted)}
     assert named

@@ -2,9 +2,9 @@
 
 import tyro
 
+from spectail.cli import arguments as flags
 from spectail.cli import main as cli
 from spectail.cli.compare import flags_of
-from spectail.cli.train import FLAGS
 from spectail.cli.train_flags import parse
 
 
@@ -17,24 +17,30 @@ def check_command(arguments, monkeypatch):
     name, *rest = arguments
     assert name in cli.COMMANDS, f"there is no command {name}"
     if name == "train":
-        return parse([word for word in rest if word not in FLAGS], "spectail train", "")
+        return parse(rest)[0]
+    module, kept = cli.import_module(f".{cli.COMMANDS[name][0]}", "spectail.cli"), {}
     if name == "doctor":
-        return cli.import_module(".doctor", "spectail.cli").read(rest)
-    real, kept = tyro.cli, {}
+        return module.read(rest)
 
-    def read(kind, **options):
-        kept["found"] = real(kind, **options)
-        raise Parsed
+    def stopped(parser):
+        def read(*positional, **options):
+            kept["result"] = parser(*positional, **options)
+            raise Parsed
+
+        return read
 
     with monkeypatch.context() as patch:
-        patch.setattr(tyro, "cli", read)
+        if hasattr(module, "read_flags"):
+            patch.setattr(module, "read_flags", stopped(flags.read_flags))
+        else:
+            patch.setattr(tyro, "cli", stopped(tyro.cli))
         try:
-            cli.import_module(f".{cli.COMMANDS[name][0]}", "spectail.cli").run(rest)
+            module.run(rest)
         except Parsed:
             pass
         else:
             raise AssertionError(f"spectail {name} read no arguments")
     if name == "compare":
-        options, others = kept["found"]
-        return [parse([*others, *flags_of(method)], "spectail train", "") for method in options.methods]
-    return kept["found"]
+        options, others = kept["result"]
+        return [parse([*others, *flags_of(method)])[0] for method in options.methods]
+    return kept["result"]

@@ -12,7 +12,6 @@ import yaml
 from command_parser import check_command
 from page_blocks import DOCS, OTHERS, ROOT, blocks, command_lines, own_arguments
 
-from spectail.cli.train import FLAGS
 from spectail.cli.train_flags import parse
 
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -90,7 +89,7 @@ def test_flags_of_the_migration_tables_exist(monkeypatch):
         for code in re.findall(r"`([^`]+)`", here):
             if code.startswith("spectail "):
                 check_command(code.split()[1:], monkeypatch)
-            elif code.startswith("--") and code.split()[0] not in (*FLAGS, "--config"):
+            elif code.startswith("--") and code.split()[0] != "--config":
                 assert any(understood(code.split(), method) for method in HOLDERS), code
                 seen += 1
     assert seen > 40
@@ -102,7 +101,7 @@ def understood(arguments, method):
     if "--recipe" in arguments:  # they are made for a data set
         arguments = [*arguments, "--dataset", "cifar100-lt"]
     try:
-        parse(arguments, "spectail train", "")
+        parse(arguments)[0]
     except (ValueError, SystemExit):
         return False
     return True

@@ -140,8 +140,8 @@ def test_the_finished_run_needs_the_first_no_more(runs, tmp_path):
 
 
 def test_the_flag():
-    assert str(parse(["--method", "crt", "--stage1", "runs/a"], "spectail train", "").stage1) == "runs/a"
-    assert parse(["--method", "crt"], "spectail train", "").stage1 is None
+    assert str(parse(["--method", "crt", "--stage1", "runs/a"])[0].stage1) == "runs/a"
+    assert parse(["--method", "crt"])[0].stage1 is None
 
 
 # what is refused

@@ -153,17 +153,17 @@ def test_loss_of_the_second_stage(make, loss, wanted):
 
 @pytest.mark.parametrize("method", ["wb", "los"])
 def test_the_method_brings_what_it_needs(method):
-    for config in (from_dict({"method": method}), parse(["--method", method], "spectail train", "")):
+    for config in (from_dict({"method": method}), parse(["--method", method])[0]):
         assert (config.optim.optimizer, config.optim.lr, config.optim.weight_decay) == ("sgd", 0.01, 5e-3)
         assert config.optim.epochs == OptimConfig().epochs
 
 
 def test_it_replaces_a_preset_and_is_replaced_by_flags():
-    with_preset = parse(["--preset", "demo", "--method", "wb"], "spectail train", "")
+    with_preset = parse(["--preset", "demo", "--method", "wb"])[0]
     assert (with_preset.optim.lr, with_preset.optim.weight_decay) == (0.01, 5e-3)
     assert with_preset.optim.batch_size == preset("demo").optim.batch_size
     flags = ["--preset", "demo", "--weight-decay", "0.002", "--method", "wb", "--optimizer", "adamw"]
-    config = parse(flags, "spectail train", "")
+    config = parse(flags)[0]
     assert (config.optim.optimizer, config.optim.lr, config.optim.weight_decay) == ("adamw", 0.01, 0.002)
     content = {"method": "wb", "optim": {"lr": 0.3}}
     config = from_dict(content, preset("demo"))
@@ -179,7 +179,7 @@ def test_settings_of_a_run_are_read_back_as_they_were(tmp_path):
     """Essentials must not creep back in when a written configuration is read."""
     from spectail.training.config_io import read_yaml, write_yaml
 
-    config = parse(["--method", "wb", "--lr", "0.5", "--optimizer", "adamw"], "spectail train", "")
+    config = parse(["--method", "wb", "--lr", "0.5", "--optimizer", "adamw"])[0]
     write_yaml(tmp_path / "config.yaml", config)
     assert read_yaml(tmp_path / "config.yaml") == config
 

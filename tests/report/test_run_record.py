@@ -35,7 +35,7 @@ def record(config, manifest, **results):
 
 def saved(flags):
     """The settings as config.yaml gives them back."""
-    return from_dict(to_dict(parse(flags, "spectail train", "")))
+    return from_dict(to_dict(parse(flags)[0]))
 
 
 @pytest.mark.parametrize("flags", FLAGS)
@@ -50,7 +50,7 @@ def test_settings_of_a_switched_off_car_switch_nothing_on(manifest):
     config = from_dict({"car": {"alpha": 3.0}, "output": "o"})
     command = record(config, manifest).command
     assert "--car" not in command
-    assert not parse(shlex.split(command)[2:], "spectail train", "").car.enabled
+    assert not parse(shlex.split(command)[2:])[0].car.enabled
 
 
 def test_names(manifest):

@@ -177,7 +177,7 @@ def test_torchrun_command_line(tmp_path, shared_cache):
     assert done.stdout.count("results in") == 1
     from spectail.cli.train_flags import parse
 
-    train(parse([*arguments, "--output", str(tmp_path / "one")], "spectail train", ""))
+    train(parse([*arguments, "--output", str(tmp_path / "one")])[0])
     one, both = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "both"))
     for key in one:
         np.testing.assert_allclose(both[key], one[key], rtol=1e-3, atol=1e-4, err_msg=key)

@@ -13,7 +13,7 @@ SOURCES = ("code", "paper", "issues", "ours")
 
 
 def flags(*arguments):
-    return parse([str(argument) for argument in arguments], "spectail train", "")
+    return parse([str(argument) for argument in arguments])[0]
 
 
 @pytest.mark.parametrize(("method", "dataset"), CELLS)

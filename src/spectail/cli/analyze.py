@@ -15,6 +15,7 @@ from ..diagnosis.analysis import TOP, Analysis, analyse, summary
 from ..diagnosis.comparison import Comparison, compare, comparison_summary
 from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.tables import csv_text, latex, markdown
+from .arguments import read_flags
 from .console import make_console
 
 FORMATS = (".html", ".json", ".csv", ".md", ".tex")
@@ -52,7 +53,7 @@ class Analyze:
 
 
 def run(arguments: list[str]) -> None:
-    options = tyro.cli(Analyze, prog="spectail analyze", args=arguments)
+    options = read_flags(Analyze, "spectail analyze", arguments)
     _check(options)
     analyses = _distinct([_analysis(path, options) for path in options.files], options.files)
     console = make_console(stderr=options.json)

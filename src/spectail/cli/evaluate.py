@@ -7,35 +7,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from ..data.datasets import load
 from ..training.evaluate import evaluate
 from ..training.setup import make_accelerator
 from ..training.trained import load_trained
+from .arguments import SavedModel, read_flags
 from .console import ConsoleReporter, make_console, show_results
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Measure the model of a run again."""
+class Evaluate(SavedModel):
+    """Measure the model of a run again, on any split of its data set."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of the run."""
     split: Literal["test", "val", "train"] = "test"
-    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
-    """Adjust the logits of a run that was trained without."""
-    tau: float | None = None
-    """Of --post-hoc (default 1), or in place of the run's own."""
+    """Which images of the run's data set to measure on."""
     root: Path | None = None
-    """Where the data lies now, if it has moved."""
+    """Folder of the data, if it has moved since the run."""
     device: str = "auto"
+    """Where to compute: auto, cpu, cuda or mps."""
     json: bool = False
     """Print all figures as JSON."""
 
 
 def run(arguments: list[str]) -> None:
-    options = tyro.cli(Evaluate, prog="spectail evaluate", args=arguments)
+    options = read_flags(Evaluate, "spectail evaluate", arguments)
     trained = load_trained(options.run, options.post_hoc, options.tau)
     config = replace(trained.config, device=options.device, trackers=())
     console = make_console(stderr=options.json)
@@ -47,12 +42,12 @@ def run(arguments: list[str]) -> None:
     if split is None:
         raise ValueError(f"the run in {options.run} has no {options.split} split.")
     accelerator = make_accelerator(config)
-    found, _ = evaluate(
+    metrics, _ = evaluate(
         trained.model.to(accelerator.device), split, trained.preset, data.counts, accelerator,
         convention=config.data.groups, workers=config.workers,
     )  # fmt: skip
     name = config.method + (f" + {options.post_hoc}" if options.post_hoc else "")
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(metrics, indent=1))
     else:
-        show_results(console, {f"{name} on {options.split}": [found | {"selection": "", "seconds": None}]})
+        show_results(console, {f"{name} on {options.split}": [metrics | {"selection": "", "seconds": None}]})

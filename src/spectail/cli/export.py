@@ -8,32 +8,29 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import tyro
 
 from .._utils.files import whole_file, write_json
 from ..training.trained import Normalised, load_trained
+from .arguments import SavedModel, read_flags
 from .console import make_console
 
 
 @dataclass(frozen=True)
-class Export:
-    """Write the model of a run as one file. It takes float images (N, 3, size, size) with values in [0, 1], normalises
-    them itself and gives logits. Class names and image size go into a JSON file beside it."""
+class Export(SavedModel):
+    """Write the model of a run as one file that runs without spectail.
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
+    The exported model takes float images (N, 3, size, size) with values in [0, 1], normalises them itself and returns
+    logits. Class names and image size go into a JSON file beside it.
+    """
+
     format: Literal["torch", "onnx"] = "torch"
-    """torch.export's .pt2, or ONNX (needs the packages onnx and onnxscript)."""
-    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
-    """Adjust the logits of a run that was trained without."""
-    tau: float | None = None
-    """Of --post-hoc (default 1), or in place of the run's own."""
+    """File format: torch.export's .pt2, or ONNX, which needs the packages onnx and onnxscript."""
     output: Path | None = None
     """File to write. Default: model.pt2 or model.onnx in the folder of the run."""
 
 
 def run(arguments: list[str]) -> None:
-    options = tyro.cli(Export, prog="spectail export", args=arguments)
+    options = read_flags(Export, "spectail export", arguments)
     trained = load_trained(options.run, options.post_hoc, options.tau)
     model = Normalised(trained.model, trained.preset).eval()
     path = options.output or options.run / {"torch": "model.pt2", "onnx": "model.onnx"}[options.format]

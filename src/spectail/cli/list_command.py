@@ -11,23 +11,25 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from .arguments import read_flags
+
 
 @dataclass(frozen=True)
 class List:
     """Show what there is to choose from."""
 
     what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes", "augment"]] = "datasets"
-    """What to list."""
+    """What to list: datasets, methods, models, recipes or augment."""
     show: Path | None = None
     """With augment: write a picture of batches before and after each augmentation to this PNG file."""
     dataset: str = "glyphs-lt"
     """Data set of the picture."""
     root: Path | None = None
-    """Where its files lie."""
+    """Folder of its files."""
 
 
 def run(arguments: list[str]) -> None:
-    asked = tyro.cli(List, prog="spectail list", args=arguments)
+    asked = read_flags(List, "spectail list", arguments)
     what = asked.what
     if asked.show is not None:
         _show(asked)

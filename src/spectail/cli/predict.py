@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import tyro
@@ -14,40 +14,35 @@ from rich.table import Table
 from ..data.images import BrokenImage, decode
 from ..data.sets.folder import images_below
 from ..training.trained import Trained, load_trained
+from .arguments import SavedModel, read_flags
 from .console import make_console
 
 
 @dataclass(frozen=True)
-class Predict:
-    """The most likely classes of new images."""
+class Predict(SavedModel):
+    """Show the most likely classes of new images."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run."""
-    images: tyro.conf.Positional[tuple[Path, ...]]
+    images: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Image files, or folders of them."""
     top: int = 3
     """Classes to show for each image."""
-    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
-    """Adjust the logits of a run that was trained without."""
-    tau: float | None = None
-    """Of --post-hoc (default 1), or in place of the run's own."""
     json: bool = False
     """Print one JSON object per image."""
 
 
 def run(arguments: list[str]) -> None:
-    options = tyro.cli(Predict, prog="spectail predict", args=arguments)
+    options = read_flags(Predict, "spectail predict", arguments)
     if options.top < 1:
         raise ValueError(f"--top must be 1 or more; got {options.top}.")
     files = find_images(options.images)
     trained = load_trained(options.run, options.post_hoc, options.tau)
-    found = [predict(trained, file, options.top) for file in files]
+    predictions = [predict(trained, file, options.top) for file in files]
     if options.json:
-        for entry in found:
+        for entry in predictions:
             print(json.dumps(entry, ensure_ascii=False))
         return
-    table = Table("image", *(f"{place + 1}" for place in range(min(options.top, len(trained.manifest.classes)))))
-    for entry in found:
+    table = Table("image", *(f"{rank + 1}" for rank in range(min(options.top, len(trained.manifest.classes)))))
+    for entry in predictions:
         table.add_row(entry["image"], *(f"{name} {share:.1%}" for name, share in entry["classes"]))
     make_console().print(table)
 

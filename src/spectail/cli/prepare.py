@@ -17,6 +17,7 @@ from ..data.config import DataConfig
 from ..data.datasets import load
 from ..data.manifest import Manifest
 from ..report import class_counts
+from .arguments import read_flags
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Prepare(DataConfig):
 
 
 def run(arguments: list[str]) -> None:
-    config = tyro.cli(Prepare, prog="spectail prepare", args=arguments)
+    config = read_flags(Prepare, "spectail prepare", arguments)
     console = Console(stderr=config.json, markup=False, emoji=False)  # names may hold brackets
     manifest = load(config, track=silent if config.quiet or config.json else progress(console)).manifest
     if config.expect is not None and not (len(config.expect) >= 8 and manifest.identity.startswith(config.expect)):

@@ -16,6 +16,7 @@ from ..report import curves
 from ..report.page import write_report
 from ..report.run_record import RunRecord, read_run, run_names
 from ..report.seeds import group_runs, study
+from .arguments import read_flags
 from .console import make_console
 
 MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
@@ -36,7 +37,7 @@ class Report:
 
 
 def run(arguments: list[str]) -> None:
-    options = tyro.cli(Report, prog="spectail report", args=arguments)
+    options = read_flags(Report, "spectail report", arguments)
     if not options.runs:
         raise ValueError("expected the folders of one run or more; got none. See spectail report --help.")
     twice = next((folder for folder in options.runs if options.runs.count(folder) > 1), None)

@@ -1,0 +1,165 @@
+"""Flags from dataclasses: tyro parses them, and a help page shows them by concern, one sentence each."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import shutil
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import tyro
+from rich.console import Console
+
+T = TypeVar("T")
+INDENT, COLUMN, WIDEST = 2, 26, 100  # of the page: flags, their sentences, its right edge
+PLACEHOLDERS = {int: "N", float: "X", str: "NAME", Path: "PATH"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Help:
+    """The one flag that every command has."""
+
+    help: Annotated[bool, tyro.conf.arg(aliases=["-h"])] = False
+    """Show this page."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+    """The model of a run, as several commands take it."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    post_hoc: Literal["logit-adjustment", "tau-norm"] | None = None
+    """Adjust the logits of a model that was trained without an adjustment."""
+    tau: float | None = None
+    """Strength of the adjustment (default 1). Without --post-hoc it replaces the tau of the run."""
+
+
+class Flag(NamedTuple):
+    """A line of the help page."""
+
+    name: str
+    """As it is typed; of a positional argument, the word that stands for it."""
+    placeholder: str
+    text: str
+    default: str
+    group: str
+    """The nested settings that it belongs to; empty for the command's own."""
+
+
+def read_flags(kind: type[T], prog: str, arguments: list[str], examples: Sequence[str] = ()) -> T:
+    """The flags of a command, or its help page and the end of the program."""
+    asked, rest = tyro.cli(Help, prog=prog, args=arguments, return_unknown_args=True, add_help=False)
+    if asked.help:
+        flags = list(flags_of(kind))
+        words = [flag for flag in flags if not flag.name.startswith("-")]
+        groups = {"Arguments": words, "Options": [flag for flag in flags if flag not in words]}
+        print_page(f"{prog} {' '.join(flag.name for flag in words)}".strip(), about(kind), examples, groups)
+        raise SystemExit(0)
+    return tyro.cli(kind, prog=prog, args=rest)
+
+
+def flags_of(kind: Any, default: Any = None, prefix: str = "", group: str = "") -> Iterator[Flag]:
+    """Every flag that tyro makes of a dataclass, with the defaults of an instance if there is one."""
+    hints, sentences = typing.get_type_hints(kind, include_extras=True), field_sentences(kind)
+    for field in dataclasses.fields(kind):
+        hint, *marks = typing.get_args(hints[field.name]) if _is_annotated(hints[field.name]) else (hints[field.name],)
+        value = getattr(default, field.name) if default is not None else _default(field)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            inner = prefix if tyro.conf.OmitArgPrefixes in marks else f"{prefix}{field.name}."
+            yield from flags_of(type(value), value, inner, group or field.name)
+            continue
+        name = next((mark.name for mark in marks if getattr(mark, "name", None)), field.name.replace("_", "-"))
+        flag = f"--{prefix}{name}"
+        if tyro.conf.Positional in marks:
+            flag = f"{name.upper()} ..." if typing.get_origin(hint) is tuple else name.upper()
+            flag = f"[{flag}]" if value else flag
+        elif value is True:
+            flag += f", --{prefix}no-{name}"
+        yield Flag(flag, placeholder(hint), sentences.get(field.name, ""), _shown(value), group)
+
+
+def field_sentences(kind: type) -> dict[str, str]:
+    """What stands below the fields of a dataclass and of those it is derived from."""
+    sentences: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # type: ignore[attr-defined]
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                sentences[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return sentences
+
+
+def placeholder(hint: Any) -> str:
+    """What stands for the value of a flag: ``N``, ``PATH``, ``adamw|sgd``; nothing for a switch.
+
+    Example:
+        >>> placeholder(Literal["a", "b"] | None), placeholder(tuple[int, ...]), placeholder(bool)
+        ('a|b', 'N ...', '')
+    """
+    inside = [one for one in typing.get_args(hint) if one is not type(None)]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return "True|False" if inside == [bool] else placeholder(inside[0])
+    if typing.get_origin(hint) is Literal:
+        return "|".join(map(str, inside))
+    if typing.get_origin(hint) is tuple:
+        return f"{placeholder(inside[0])} ..."
+    return PLACEHOLDERS.get(hint, "")
+
+
+def about(kind: type) -> str:
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def print_page(usage: str, description: str, examples: Sequence[str], groups: Mapping[str, Iterable[Flag]]) -> None:
+    """A help page, as wide as the terminal."""
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    console.print(f"usage: {usage} [options]")
+    for paragraph in description.split("\n\n"):
+        console.print("\n" + textwrap.fill(" ".join(paragraph.split()), width))
+    if examples:
+        console.print("\n" + "\n".join(f"  {example}" for example in examples))
+    for title, flags in groups.items():
+        lines = [line for flag in flags for line in flag_lines(flag, width)]
+        if lines:
+            console.print(f"\n{title}", style="bold")
+            console.print("\n".join(lines))
+
+
+def flag_lines(flag: Flag, width: int) -> list[str]:
+    """A flag with its sentence beside it, or below where it is long."""
+    left = " " * INDENT + (f"{flag.name} {flag.placeholder}" if flag.name.startswith("-") else flag.name).strip()
+    default = f"(default: {flag.default})".replace(" ", "\N{NO-BREAK SPACE}") if flag.default else ""
+    wrapped = textwrap.wrap(f"{flag.text} {default}".strip(), width - COLUMN, break_on_hyphens=False)
+    lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped]
+    if len(left) > COLUMN - 2 or not lines:
+        return [left, *(" " * COLUMN + line for line in lines)]
+    return [f"{left:{COLUMN}}{lines[0]}", *(" " * COLUMN + line for line in lines[1:])]
+
+
+def _is_annotated(hint: Any) -> bool:
+    return typing.get_origin(hint) is Annotated
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else ""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

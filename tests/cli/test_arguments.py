@@ -1,0 +1,143 @@
+"""Help pages: what they show is what tyro parses, at 80 columns."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import tyro
+
+from spectail.cli.arguments import flags_of, read_flags
+from spectail.cli.main import main
+from spectail.cli.train_flags import EXAMPLES, Train, parse
+
+COMMANDS = ("analyze", "evaluate", "export", "list", "predict", "prepare", "report", "train")
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = 0.5
+    """How fast."""
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A command.
+
+    And what it is for.
+    """
+
+    where: tyro.conf.Positional[Path]
+    """A folder."""
+    names: tuple[str, ...] = ("a", "b")
+    """Some names."""
+    kind: Literal["x", "y"] | None = None
+    """One of two."""
+    sure: bool | None = None
+    """Said either way."""
+    quick: bool = False
+    """Hurry."""
+    page: bool = True
+    """Write a page."""
+    renamed: Annotated[int, tyro.conf.arg(name="other")] = 3
+    """A sentence
+    on two lines."""
+    inner: Inner = field(default_factory=Inner)
+    flat: tyro.conf.OmitArgPrefixes[Inner] = field(default_factory=lambda: Inner(0.25))
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def page_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as end:
+        main([*arguments])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_a_page(capsys):
+    with pytest.raises(SystemExit) as end:
+        read_flags(Toy, "spectail toy", ["somewhere", "-h"], examples=["spectail toy here"])
+    assert end.value.code == 0
+    assert (
+        capsys.readouterr().out
+        == """usage: spectail toy WHERE [options]
+
+A command.
+
+And what it is for.
+
+  spectail toy here
+
+Arguments
+  WHERE                   A folder.
+
+Options
+  --names NAME ...        Some names. (default: a b)
+  --kind x|y              One of two.
+  --sure True|False       Said either way.
+  --quick                 Hurry.
+  --page, --no-page       Write a page. (default: on)
+  --other N               A sentence on two lines. (default: 3)
+  --inner.rate X          How fast. (default: 0.5)
+  --rate X                How fast. (default: 0.25)
+"""
+    )
+
+
+def test_the_parser_knows_every_flag_of_the_page():
+    values = {"N": "7", "X": "7", "NAME ...": "c", "x|y": "x", "True|False": "True", "": None}
+    default = Toy(Path("w"))
+    seen = 0
+    for flag in flags_of(Toy, default):
+        for name in flag.name.split(", ") if flag.name.startswith("-") else ():
+            value = values[flag.placeholder]
+            changed = tyro.cli(Toy, args=["w", name, *([value] if value else [])])
+            unchanged = name in ("--page",)  # it is on already
+            assert (changed == default) == unchanged, name
+            seen += 1
+    assert seen == 9
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pages_fit_a_terminal_and_have_a_sentence_for_every_flag(capsys, command):
+    lines = page_of(capsys, command, "--help").splitlines()
+    assert lines[0].startswith(f"usage: spectail {command} ")
+    assert max(map(len, lines)) <= 80
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("  --") and command != "train":
+            sentence = line[26:] if line[24:26] == "  " else following.strip()
+            assert sentence[:1] not in ("", "("), line
+
+
+def test_the_page_of_training_fits_two_screens_and_the_whole_one_has_everything(capsys):
+    short, whole = page_of(capsys, "train", "--help"), page_of(capsys, "train", "--help", "all")
+    assert len(short.splitlines()) <= 90
+    names = {flag.name.split(",")[0] for flag in flags_of(Train, Train())}
+    assert {name for name in names if f"  {name}" not in whole} == set()
+    assert "--nesterov" not in short
+    assert "--max-margin" in page_of(capsys, "train", "--method", "ldam-drw", "-h")
+
+
+def test_the_examples_of_training_are_understood():
+    assert len(EXAMPLES) == 2
+    configs = [parse(shlex.split(example)[2:])[0] for example in EXAMPLES]
+    assert dataclasses.astuple(configs[0]) != dataclasses.astuple(configs[1])
+
+
+def test_a_page_shows_the_settings_that_flags_would_change(capsys):
+    page = page_of(capsys, "train", "--preset", "demo", "--method", "car", "--help")
+    assert "(default: 11)" in page
+    assert "(default: runs/glyphs-lt-small-cnn-car-seed0)" in page
+
+
+def test_a_near_miss_is_named(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--resum"])
+    assert end.value.code == 2
+    assert "--resume" in capsys.readouterr().err
