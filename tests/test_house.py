@@ -148,6 +148,74 @@ def test_no_module_of_any_room_imports_in_a_circle():
     assert find_circle(EVERYWHERE) is None
 
 
+WORDING = {  # decisions by the words of an error, each of another library that has no type for it
+    "spectail.data.loader": 1,  # torch: a worker of a DataLoader has died
+    "spectail.models.build": 1,  # Python: an argument that a model of timm does not take
+    "spectail.training.run_folder": 1,  # safetensors: the number of the system's error, such as a full disk
+}
+LOOKS = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix", "removesuffix"}
+SEARCHES = {"search", "match", "fullmatch", "findall"}
+
+
+def wording_asked(path):
+    """Lines that decide by the text of an error: ``x in str(error)``, ``str(error).startswith``, ``re.search``."""
+    tree = ast.parse(path.read_text())
+    errors = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name} | {"error"}
+    texts = set()
+
+    def of_error(node):
+        if isinstance(node, ast.Name):
+            return node.id in texts
+        made = isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"str", "repr", "first_line"}
+        if made and node.args:
+            return isinstance(node.args[0], ast.Name) and node.args[0].id in errors
+        inner = node.func if isinstance(node, ast.Call) else node  # str(error).lower(), str(error)[:9], error.args[0]
+        if isinstance(inner, ast.Attribute):
+            return (inner.attr == "args" and getattr(inner.value, "id", None) in errors) or of_error(inner.value)
+        return isinstance(inner, ast.Subscript) and of_error(inner.value)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and of_error(node.value):
+            texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+                continue
+            if any(of_error(side) for side in (node.left, *node.comparators)):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            cut = node.func.attr in LOOKS or (node.func.attr == "split" and node.args)
+            searched = node.func.attr in SEARCHES and any(of_error(value) for value in node.args)
+            if (cut and of_error(node.func.value)) or searched:
+                yield node.lineno
+
+
+def test_nothing_is_decided_by_the_wording_of_an_error_of_our_own():
+    found = {name: list(wording_asked(path)) for name, path in EVERYWHERE.items()}
+    assert {name: len(lines) for name, lines in found.items() if lines} == WORDING, found
+
+
+@pytest.mark.parametrize(
+    ("line", "decides"),
+    [
+        ("if 'root' in str(error): pass", True),
+        ("text = str(error)\n    if 'root' in text: pass", True),
+        ("if str(error).startswith('Caught'): pass", True),
+        ("shown = str(error).split('. Replace')[0]", True),
+        ("number = re.search('[0-9]+', str(error))", True),
+        ("same = str(error).lower() == 'away'", True),
+        ("if 'root' in error.args[0]: pass", True),
+        ("raise ValueError(f'{path}: {error}')", False),
+        ("text = ' '.join(str(error).split())", False),
+        ("first = str(error).splitlines()[0]", False),
+        ("if error.errno == 28: pass", False),
+    ],
+)
+def test_the_rule_about_wording_finds_what_it_looks_for(tmp_path, line, decides):
+    (tmp_path / "one.py").write_text(f"try:\n    pass\nexcept ValueError as error:\n    {line}\n")
+    assert bool(list(wording_asked(tmp_path / "one.py"))) == decides
+
+
 @pytest.fixture
 def small_house(tmp_path):
     def build(**files):

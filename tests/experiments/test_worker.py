@@ -12,6 +12,7 @@ import pytest
 from forked import PYTHON
 from small_cells import small_runs, way
 
+from spectail._utils.errors import MissingWeights
 from spectail.experiments.record import StoreError
 from spectail.experiments.runs import code_version
 from spectail.experiments.slurm import run_workers
@@ -195,7 +196,9 @@ def test_weights_that_cannot_be_fetched_are_no_failure_of_a_cell(tmp_path, store
 
     def offline(config, **_):
         tried.append(config.seed)
-        raise ValueError("the weights of small-cnn could not be fetched (no route). Give them as a file with --init.")
+        raise MissingWeights(
+            "the weights of small-cnn could not be fetched (no route). Give them as a file with --init."
+        )
 
     monkeypatch.setattr("spectail.experiments.worker.train", offline)
     tally, said, _ = work(store, tmp_path, small_runs(("ce",), (0, 1, 2)))

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import MissingData
+
 CHUNK = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk is full, the user's share of it is, or the file is larger than allowed."""
@@ -156,7 +158,7 @@ def download(url: str, path: Path, digest: str, algorithm: str = "md5") -> None:
         raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise FileNotFoundError(
+        raise MissingData(
             f"{path.name} is not in {path.parent} and could not be downloaded ({reason}). "
             f"Fetch {url} on a machine that is online and put it there."
         ) from None

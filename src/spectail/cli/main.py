@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 
 from .. import __version__
+from .._utils.errors import hand_over
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
@@ -63,6 +64,7 @@ def _run(name: str, arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
+        hand_over(error)
         print(f"spectail {name}: {_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

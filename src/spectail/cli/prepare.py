@@ -120,7 +120,7 @@ def findings(manifest: Manifest) -> list[str]:
     """What the checks found, in words."""
     found = []
     for split, broken in manifest.checks.get("broken", {}).items():
-        shown = "; ".join(text.split(". ")[0] for text in broken[:3])
+        shown = "; ".join(broken[:3])
         found.append(
             f"broken images left out of {split}: {len(broken):,} ({shown}{'; ...' if len(broken) > 3 else ''})"
         )

@@ -38,7 +38,7 @@ class Settled:
     kept: NDArray[np.int64]
     """Positions of the images that are left, among those that were given."""
     broken: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """What was left out, and why: the `problem` of each `BrokenImage`."""
     contents: NDArray[np.uint64] | None = None
     """A digest of each image, when all were read: equal images have equal digests."""
 
@@ -64,7 +64,7 @@ def settle(images: Images, *, in_memory: str, check: str, skip_broken: bool, tra
 
 def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Settled | None:
     """Decode everything into one array, kept in the cache; None if the sizes differ."""
-    broken: dict[int, str] = {}
+    broken: dict[int, BrokenImage] = {}
 
     def build() -> NDArray[np.uint8]:
         pixels: NDArray[np.uint8] | None = None
@@ -72,7 +72,7 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Set
             try:
                 image = np.asarray(images.read(index))
             except BrokenImage as error:
-                broken[index] = str(error)
+                broken[index] = error
                 continue
             if pixels is None:
                 pixels = np.zeros((len(images), *image.shape), dtype=np.uint8)
@@ -100,9 +100,9 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Set
         pixels = some.pixels
     kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
     pixels = pixels[kept] if broken else pixels
-    texts = tuple(broken[index] for index in sorted(broken))
+    problems = tuple(broken[index].problem for index in sorted(broken))
     left = ArrayImages(pixels, NamesOf(images.take(kept) if broken else images))
-    return Settled(left, kept, texts, _digests(pixels))
+    return Settled(left, kept, problems, _digests(pixels))
 
 
 class _UnequalSizes(Exception):
@@ -121,26 +121,27 @@ def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track
     chosen = np.arange(len(images)) if whole else np.sort(generator.choice(len(images), SAMPLE, replace=False))
     contents = np.zeros(len(images), dtype=np.uint64)
 
-    def look(index: int) -> str | None:
+    def look(index: int) -> BrokenImage | None:
         try:
             contents[index] = _digest(np.asarray(images.read(index)))
         except BrokenImage as error:
-            return str(error)
+            return error
         return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         # in pieces: a future for each of a million images would take a gigabyte
         pieces = (chosen[start : start + 1024].tolist() for start in range(0, len(chosen), 1024))
         looked = (pair for piece in pieces for pair in zip(piece, pool.map(look, piece), strict=True))
-        broken = {index: text for index, text in track(looked, "checking images", len(chosen)) if text}
+        broken = {index: error for index, error in track(looked, "checking images", len(chosen)) if error}
     if broken and not skip_broken:
         _refuse(list(broken.values()), images)
     kept = np.setdiff1d(np.arange(len(images)), np.array(list(broken), dtype=np.int64))
     left = images.take(kept) if broken else images
-    return Settled(left, kept, tuple(broken.values()), contents[kept] if whole else None)
+    problems = tuple(error.problem for error in broken.values())
+    return Settled(left, kept, problems, contents[kept] if whole else None)
 
 
-def _missing(images: EncodedImages) -> list[str]:
+def _missing(images: EncodedImages) -> list[BrokenImage]:
     """Files that do not exist, found by listing each folder once instead of asking for each file."""
     if not isinstance(images, FileImages):
         return []
@@ -154,18 +155,18 @@ def _missing(images: EncodedImages) -> list[str]:
             except OSError:
                 listed[folder] = set()
         if name not in listed[folder]:
-            missing.append(f"{path} does not exist below the root")
+            missing.append(BrokenImage(f"{path} does not exist below the root", "Check --root."))
     return missing
 
 
-def _refuse(problems: list[str], images: Images) -> NoReturn:
-    if len(problems) == 1:
-        raise BrokenImage(problems[0] if "--skip-broken" in problems[0] else f"{problems[0]}. Check --root.")
-    shown = "; ".join(problem.split(". ")[0] for problem in problems[:3])
+def _refuse(broken: list[BrokenImage], images: Images) -> NoReturn:
+    if len(broken) == 1:
+        raise broken[0] from None
+    shown = "; ".join(error.problem for error in broken[:3]) + ("; ..." if len(broken) > 3 else "")
     raise BrokenImage(
-        f"{len(problems):,} of {len(images):,} images cannot be read: {shown}{'; ...' if len(problems) > 3 else ''}. "
-        "Replace them, or pass --skip-broken to leave such images out."
-    )
+        f"{len(broken):,} of {len(images):,} images cannot be read: {shown}",
+        "Replace them, or pass --skip-broken to leave such images out.",
+    ) from None
 
 
 def _is_small(images: Images) -> bool:

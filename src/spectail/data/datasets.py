@@ -170,11 +170,7 @@ def _settle(
     lost = next((label for label, n in enumerate(done["train"][0].counts.tolist()) if not n), None)
     if lost is not None:
         raise ValueError(f"{splits['train'].counts.describe(lost)} has no training image left without its broken ones.")
-    broken = {
-        name: [text.split(". Replace")[0] for text in result.broken]
-        for name, (_, result) in done.items()
-        if result.broken
-    }
+    broken = {name: list(result.broken) for name, (_, result) in done.items() if result.broken}
     checks: dict[str, Any] = {"read": _how_much(config, done), "broken": broken}
     checks["duplicates"] = _duplicates({name: result.contents for name, (_, result) in done.items()}, done)
     return done, checks

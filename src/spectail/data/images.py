@@ -26,7 +26,16 @@ SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WEBP", b"GIF
 
 
 class BrokenImage(ValueError):
-    """An image that cannot be read; the message names it."""
+    """An image that cannot be read.
+
+    Args:
+        problem: which image, and what is wrong with it.
+        advice: a sentence that says what to do about it; not part of what a manifest records.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}. {advice}" if advice else problem)
+        self.problem = problem
 
 
 def decode(data: bytes | memoryview) -> Image.Image:
@@ -123,7 +132,7 @@ class EncodedImages(Images):
             return decode(self.encoded(index))
         except BrokenImage as error:
             raise BrokenImage(
-                f"{self.name(index)} {error}. Replace it, or pass --skip-broken to leave such images out."
+                f"{self.name(index)} {error.problem}", "Replace it, or pass --skip-broken to leave such images out."
             ) from None
 
     def for_random_access(self) -> EncodedImages:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils import signal_handling
 
 from .._core import waits
@@ -30,6 +31,10 @@ from .transforms import Preset, Views
 
 LOST = r"DataLoader worker \(pid\S* ([\d, ]+)\) (is killed by signal: [^.]*|exited unexpectedly)"
 """How torch says that a worker died."""
+
+
+Failure = BrokenImage | ExceptionWrapper
+"""What a process that reads images hands over in place of a batch that it could not make."""
 
 
 class WorkerLost(OSError):
@@ -265,7 +270,9 @@ class Loader:
         rows = torch.from_numpy(self._share(order, start).copy())
         return Batch(waits.sent(data.features[rows], self.device), waits.sent(self.labels[rows], self.device), rows)
 
-    def _moved(self, batch: Batch | BrokenImage) -> Batch:
+    def _moved(self, batch: Batch | Failure) -> Batch:
+        if isinstance(batch, ExceptionWrapper):
+            return batch.reraise()  # type: ignore[no-any-return, no-untyped-call]
         if isinstance(batch, BrokenImage):
             raise batch
         views = batch.images if isinstance(batch.images, tuple) else (batch.images,)
@@ -293,12 +300,12 @@ def _raises_deaths(handler: Any) -> bool:
 
 
 def _death(error: Exception) -> str | None:
-    """How a worker died, if that is what an error means. What a living one met is passed on as "Caught ... in ..."."""
-    found = re.search(LOST, str(error))
-    if found is not None:
-        return f"(pid {found[1]}) {found[2]}"
-    broken = isinstance(error, (ConnectionError, EOFError, FileNotFoundError)) and not str(error).startswith("Caught ")
-    return "ended while it handed over a batch" if broken else None
+    """How a worker died, if that is what an error means. What a living one met comes as a batch: see `Failure`."""
+    lost = re.search(LOST, str(error))
+    if lost is not None:
+        return f"(pid {lost[1]}) {lost[2]}"
+    pipe_broke = isinstance(error, ConnectionError | EOFError | FileNotFoundError)
+    return "ended while it handed over a batch" if pipe_broke else None
 
 
 def _deaf(worker: int) -> None:
@@ -339,12 +346,19 @@ class _Seeded(Dataset[Any]):
     def __init__(self, data: ImageSet, transform: Callable[[Any], Any], seed: int, epoch: int) -> None:
         self.data, self.transform, self.seed, self.epoch = data, transform, seed, epoch
 
-    def __getitem__(self, item: tuple[int, int]) -> tuple[Any, int, int] | BrokenImage:
-        index, key = item
+    def __getitem__(self, item: tuple[int, int]) -> tuple[Any, int, int] | Failure:
+        """An error is handed over in place of the image: the main process tells it from the death of a worker."""
         try:
-            image = self.data.images.read(index)
+            return self._item(*item)
         except BrokenImage as error:
-            return error  # handed over, so that the loop can say it without the worker's traceback
+            return error  # said without the worker's traceback
+        except Exception:
+            if get_worker_info() is None:
+                raise
+            return ExceptionWrapper(where="in a process that reads images")  # type: ignore[no-untyped-call]
+
+    def _item(self, index: int, key: int) -> tuple[Any, int, int]:
+        image = self.data.images.read(index)
         seed = int(np.random.SeedSequence([*b"augment", self.seed, self.epoch, key]).generate_state(1)[0])
         with _own_random_numbers(seed):
             made = self.transform(image)
@@ -367,9 +381,9 @@ def _own_random_numbers(seed: int) -> Iterator[None]:
         np.random.set_state(legacy)  # noqa: NPY002
 
 
-def _collate(items: list[tuple[Any, int, int] | BrokenImage]) -> Batch | BrokenImage:
+def _collate(items: list[tuple[Any, int, int] | Failure]) -> Batch | Failure:
     for item in items:
-        if isinstance(item, BrokenImage):
+        if isinstance(item, Failure):
             return item
     images, labels, indices = default_collate(items)
     return Batch(tuple(images) if isinstance(images, list) else images, labels, indices)

@@ -26,6 +26,8 @@ from typing import Any, Literal
 
 import torch
 
+from .._utils import errors
+from .._utils.errors import MissingData, MissingWeights
 from ..data.datasets import load
 from ..training.config_io import write_yaml
 from ..training.loop import train
@@ -38,8 +40,6 @@ from .runs import Run, code_version
 
 Say = Callable[[str], None]
 LEASE = 120.0
-UNFETCHED = "could not be fetched"
-"""How `models.build` says that weights are not there; a run of several processes passes on its words only."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Worker:
                 self.identities[name] = load(config.data).manifest.identity
             except (ValueError, OSError) as error:
                 self.missing[name] = str(error)
-                absent = isinstance(error, FileNotFoundError) or "needs --root" in str(error)
+                absent = isinstance(error, MissingData)
                 self.absent = self.absent and absent
                 what = "is not there" if absent else "cannot be used"
                 self.say(f"left out, {config.data.dataset} {what}: {error}")
@@ -171,14 +171,14 @@ class Worker:
         except (Interrupted, KeyboardInterrupt):
             self.store.release(key, self.name)
             raise
+        except MissingWeights as error:
+            self.store.release(key, self.name)
+            self.no_weights.add(run.sized.model)
+            tally.left += 1
+            self.say(f"left out, all runs of {run.sized.model}: {error}")
+            return True
         except Exception as error:  # one run must not end the others
             words = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
-            if UNFETCHED in words:
-                self.store.release(key, self.name)
-                self.no_weights.add(run.sized.model)
-                tally.left += 1
-                self.say(f"left out, all runs of {run.sized.model}: {words}")
-                return True
             if not self.store.fail(key, self.name, words[-2000:]):
                 self._lost(key, where)
                 return False
@@ -216,7 +216,10 @@ class Worker:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node",
                    str(self.way.processes), "-m", "spectail", "train", "--config", str(path), "--output",
                    str(config.output), "--resume", "--quiet", "--no-report"]  # fmt: skip
+        problem = path.with_suffix(".error.json")
         environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(self.way.threads)} if self.way.threads else {})
+        environment[errors.FILE] = str(problem)
+        problem.unlink(missing_ok=True)
         with Interruptible() as interrupt, tempfile.TemporaryFile("w+") as words:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=words, env=environment)
             told = False
@@ -227,14 +230,15 @@ class Worker:
                 time.sleep(0.2)
             words.seek(0)
             said = words.read()
+        error = errors.handed_over(problem)
         path.unlink(missing_ok=True)
+        problem.unlink(missing_ok=True)
         if interrupt.asked:
             raise Interrupted(f"stopped; {config.output} can go on.")
         if told:
             raise TakenOver
         if process.returncode:
-            own = [line for line in said.splitlines() if line.startswith("spectail train:")]
-            raise RuntimeError(own[0] if own else said[-1500:])
+            raise error or RuntimeError(said[-1500:])
         results: dict[str, Any] = json.loads((config.output / "results.json").read_text(encoding="utf-8"))
         return results
 

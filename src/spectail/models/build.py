@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from .._utils import torchvision_ops  # noqa: F401 - before timm
+from .._utils.errors import MissingWeights
 from .cifar_resnet import CifarResNet
 from .classifier import Classifier
 from .heads import make_head
@@ -108,7 +109,7 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
     except (OSError, RuntimeError) as error:
         if not config.pretrained:
             raise
-        raise ValueError(
+        raise MissingWeights(
             f"the weights of {config.model} could not be fetched ({str(error).splitlines()[0]}). "
             "Give them as a file with --init."
         ) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._utils.errors import MissingData
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import EXTENSIONS, FileImages, Texts
@@ -19,13 +20,13 @@ def open_source(config: DataConfig) -> Source:
     root = Path(config.dataset.removeprefix("folder:")).expanduser()
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
-        raise FileNotFoundError(f"{config.dataset}: {root} {what}; expected one folder per class in it.")
+        raise MissingData(f"{config.dataset}: {root} {what}; expected one folder per class in it.")
     folders = {entry.name: entry for entry in sorted(root.iterdir()) if entry.is_dir() and entry.name[0] != "."}
     present = {name.lower(): entry for name, entry in folders.items() if _is_split(entry)}
     splits = {split: present[name] for split, words in SPLITS.items() for name in words if name in present}
     if "train" not in splits:
         if splits and len(splits) == len(folders):
-            raise FileNotFoundError(f"{root} has {' and '.join(sorted(splits))} but no train folder.")
+            raise MissingData(f"{root} has {' and '.join(sorted(splits))} but no train folder.")
         return Source(read_folder(root))  # class folders only: the test set is held out
     train = read_folder(splits["train"])
     others = {split: read_folder(folder, train.names) for split, folder in splits.items() if split != "train"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
@@ -35,7 +36,7 @@ def open_source(config: DataConfig) -> Source:
     folder = config.lists if config.lists is not None else root
     missing = [name for name in LISTS.values() if not (folder / name).is_file()]
     if missing:
-        raise FileNotFoundError(
+        raise MissingData(
             f"{folder} lacks {', '.join(missing)}. ImageNet-LT is defined by its lists: put them there, or say where "
             "they are with --lists. For a set drawn by the exponential rule use imagenet-lt-exp."
         )
@@ -71,7 +72,7 @@ def open_exponential(config: DataConfig) -> Source:
     root = existing_folder(config.root, config.dataset, "the ILSVRC-2012 folders train and val, one folder per wnid")
     for split in ("train", "val"):
         if not (root / split).is_dir():
-            raise FileNotFoundError(f"{root} has no folder '{split}'; {config.dataset} expects train and val in it.")
+            raise MissingData(f"{root} has no folder '{split}'; {config.dataset} expects train and val in it.")
     train = read_folder(root / "train")
     test = read_folder(root / "val", train.names)
     return Source(train, test, notes=("the ILSVRC validation images are the test set",))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
 from ..config import DataConfig
@@ -30,7 +31,7 @@ def open_source(config: DataConfig) -> Source:
             parts = {split: read(folder / name) for split, name in files.items()}
             break
     else:
-        raise FileNotFoundError(
+        raise MissingData(
             f"{folder} has neither {' and '.join(LISTS.values())} nor {' and '.join(JSONS.values())}. "
             "Put one pair there, or say where it is with --lists."
         )

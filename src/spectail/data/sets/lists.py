@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ..config import DataConfig
 from ..image_set import ImageSet
@@ -32,14 +33,14 @@ def open_source(config: DataConfig) -> Source:
     path = Path(config.dataset.removeprefix("list:")).expanduser()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{config.dataset}: {path} {what}; expected a file of 'path label' lines.")
+        raise MissingData(f"{config.dataset}: {path} {what}; expected a file of 'path label' lines.")
     root = config.root if config.root is not None else path.parent
     test, notes = config.test_list, []
     if test is None:
         test = _sibling(path)
         notes = [f"the test list {test.name} was found beside the training list"] if test else []
     elif not test.is_file():
-        raise FileNotFoundError(f"--test-list {test} does not exist.")
+        raise MissingData(f"--test-list {test} does not exist.")
     lists = {"train": path} | ({"test": test} if test else {})
     parts = {split: read_list(file) for split, file in lists.items()}
     for split, (paths, _) in parts.items():

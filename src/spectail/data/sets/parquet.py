@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..._utils.errors import MissingData
 from ..._utils.files import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from ..config import DataConfig
 from ..image_set import ImageSet
@@ -43,9 +44,7 @@ CHEAP = 1 << 30  # bytes that are hashed without asking
 def open_source(config: DataConfig) -> Source:
     path = Path(config.dataset.removeprefix("parquet:")).expanduser()
     if not path.exists():
-        raise FileNotFoundError(
-            f"{config.dataset}: {path} does not exist; expected a parquet file or a folder of them."
-        )
+        raise MissingData(f"{config.dataset}: {path} does not exist; expected a parquet file or a folder of them.")
     return open_parquet(config, path)
 
 
@@ -85,7 +84,7 @@ def _split_files(path: Path) -> dict[str, list[Path]]:
         return {"train": unknown}
     if "train" not in found:
         what = f"only {', '.join(found)} files" if found else "no parquet file"
-        raise FileNotFoundError(f"{path} has {what}; expected shards with 'train' (and 'test') in their names.")
+        raise MissingData(f"{path} has {what}; expected shards with 'train' (and 'test') in their names.")
     if unknown:
         raise ValueError(
             f"{path} has files that name no split, such as {unknown[0].name}, beside files that do. "

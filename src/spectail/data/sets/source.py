@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..._utils.errors import MissingData
 from ..image_set import ImageSet
 
 
@@ -27,10 +28,10 @@ class Source:
 def existing_folder(path: Path | None, dataset: str, expected: str) -> Path:
     """The root, or one sentence that says what should have been there."""
     if path is None:
-        raise ValueError(f"{dataset} needs --root: a folder with {expected}.")
+        raise MissingData(f"{dataset} needs --root: a folder with {expected}.")
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        raise FileNotFoundError(f"--root {path} {what}; {dataset} expects a folder with {expected}.")
+        raise MissingData(f"--root {path} {what}; {dataset} expects a folder with {expected}.")
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ..config import DataConfig
 from ..image_set import ImageSet
@@ -26,7 +27,7 @@ def open_source(config: DataConfig) -> Source:
     if not (root / "train").is_dir() and (root / "tiny-imagenet-200").is_dir():
         root = root / "tiny-imagenet-200"
     if not (root / "train").is_dir():
-        raise FileNotFoundError(f"{root} has no folder 'train'; --root should be the unpacked tiny-imagenet-200.")
+        raise MissingData(f"{root} has no folder 'train'; --root should be the unpacked tiny-imagenet-200.")
     train = read_folder(root / "train")
     wnids = train.names
     counts = train.counts
@@ -52,7 +53,7 @@ def _read_val(val: Path, wnids: tuple[str, ...]) -> ImageSet:
     if not (val / ANNOTATIONS).is_file():
         if val.is_dir() and all((val / wnid).is_dir() for wnid in wnids):
             return _checked(read_folder(val, wnids), val)
-        raise FileNotFoundError(
+        raise MissingData(
             f"{val} has no {ANNOTATIONS}, which holds the labels, nor a folder for each class. Unpack it again."
         )
     lines = [line.split("\t") for line in (val / ANNOTATIONS).read_text().splitlines() if line.strip()]
