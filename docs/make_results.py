@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spectail.experiments.cells import METHODS
-from spectail.experiments.figures import save, sweeps, trade_off, worst_bars
+from spectail.experiments.figures import sweeps, trade_off, worst_bars
 from spectail.experiments.grids import CURVES, REFERENCE
 from spectail.experiments.tables import TITLES, Figure, Row, from_csv, shown
+from spectail.report.figures import save
 
 DOCS = Path(__file__).parent
 PAGES = (DOCS.parent / "README.md", DOCS / "results.md")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from spectail.experiments.cells import Cell
 from spectail.experiments.figures import confusions, diagnostics, sweeps, trade_off
+from spectail.experiments.grids import sweeps as sweep_cells
+from spectail.experiments.grids import trade_off as trade_off_cells
 from spectail.experiments.tables import Figure, Row
+
+CELLS = {cell.label: cell for cell in (*trade_off_cells(), *sweep_cells())}
 
 
 def row(label, **values):
-    cell = Cell("pretrained", "cifar100-lt", 100.0, "vit_small", "ce", label)
+    """A row of a cell of ours by its label."""
+    cell = replace(CELLS[label], setting="pretrained", dataset="cifar100-lt", imbalance=100.0, backbone="vit_small")
     figures = tuple(Figure(name, tuple(found), None) for name, found in values.items())
     return Row(cell, "quick", (0, 1), figures, "model", 12, ())
 
@@ -60,12 +65,13 @@ def test_worst_classes_that_differ_have_a_panel():
 
 def test_a_panel_for_each_setting_of_a_sweep():
     rows = [row(f"{method}, {setting} {value}", val_balanced=(float(value), float(value)), val_tail=(1.0, 3.0))
-            for method in ("CAR", "CAR class-wise") for setting in ("beta", "r0")
-            for value in ("10", "5", "20")]  # fmt: skip
+            for method in ("CAR", "CAR class-wise")
+            for setting, values in {"beta": ("0.7", "0.5", "0.9"), "r0": ("0.05", "0.01", "0.2")}.items()
+            for value in values]  # fmt: skip
     figure = sweeps(rows)
     assert [axes.get_xlabel() for axes in figure.axes] == ["beta", "r0"]
     heights = [list(line.get_ydata()) for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
-    assert [5.0, 10.0, 20.0] in heights  # in the order of the setting
+    assert [0.5, 0.7, 0.9] in heights  # in the order of the setting
     assert [2.0, 2.0, 2.0] in heights
 
 

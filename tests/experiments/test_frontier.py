@@ -17,7 +17,10 @@ from spectail.experiments.tables import Figure, Row
 
 def row(label, points, seeds=None):
     """A row whose seeds lie at the given places (tail, overall)."""
-    cell = Cell("pretrained", "cifar100-lt", 100.0, "vit_small", "ce", label)
+    method, changes = "ce" if label == "CE" else "car", ()
+    if label.startswith(REFERENCE):
+        method, changes = "balanced-softmax", (("options.tau", float(label.split()[-1])),)
+    cell = Cell("pretrained", "cifar100-lt", 100.0, "vit_small", method, label, changes)
     tail, overall = zip(*points, strict=True)
     seeds = tuple(range(len(points))) if seeds is None else seeds
     figures = (Figure("overall", overall, None), Figure("tail", tail, None))

@@ -13,6 +13,7 @@ from ..diagnosis.analysis import analyse
 from ..diagnosis.comparison import compare
 from ..diagnosis.prediction_files import read_predictions
 from ..report import curves
+from ..report.figures import check_format
 from ..report.page import write_report
 from ..report.run_record import RunRecord, read_run, run_names
 from ..report.seeds import group_runs, study
@@ -44,7 +45,7 @@ def run(arguments: list[str]) -> None:
     if twice is not None:
         raise ValueError(f"{twice} is named twice; expected different runs.")
     if options.curves is not None:
-        curves.check_format(options.curves)
+        check_format(options.curves, "--curves")
     path = options.output
     if path is None:
         path = options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html")

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..report.curves import find_panels, save_curves
+from ..report.figures import check_format, save
 from ..report.run_record import read_run
-from .figures import check_format, confusions, diagnostics, save, sweeps, trade_off, worst_bars
+from .figures import confusions, diagnostics, sweeps, trade_off, worst_bars
 from .planning import Plan
 from .record import Record
 from .tables import chosen_records, make_rows

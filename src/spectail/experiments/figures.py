@@ -13,28 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from .._utils.files import whole_file
 from ..diagnosis.analysis import Analysis, analyse
 from ..diagnosis.prediction_files import read_predictions
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
-from .grids import CURVES, DIAGNOSTICS, REFERENCE
+from .grids import CURVES, DIAGNOSTICS, REFERENCE, is_plain, swept
 from .tables import TITLES, Row
 
-FORMATS = (".png", ".svg", ".pdf")
 GREEN, PALE = "#2f7d4f", "#c2a15a"
 COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN)
 MARKERS = ("o", "v", "s", "^", "D", "x", "P")
-
-
-def check_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"a figure must end in {', '.join(FORMATS)}; got {str(path)!r}.")
-
-
-def save(figure: Figure, path: Path) -> None:
-    check_format(path)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=200)
 
 
 @styled
@@ -53,18 +40,19 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
         measures["worst_test"] = "worst class, % right"
     measures = {name: words for name, words in measures.items()
                 if name.endswith("tail") or len({_mean(row, name)[0] for row in known}) > 1}  # fmt: skip
-    floor, below = _floor(known, whole)
+    plain = next((row for row in known if is_plain(row.cell)), None)
+    floor, below = _floor(known, plain, whole)
     figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
     panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
     for axes, (measure, words) in zip(panels, measures.items(), strict=True):
         for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
-            points = [row for row in known if row.cell.label.rpartition(" ")[0] == name]
-            if name == REFERENCE and points and points[0].cell.label != f"{REFERENCE} 0":
-                points = [row for row in known if row.cell.label == "CE"] + points  # which is tau 0
-            _line(axes, points, (measure, whole), name.rpartition(",")[0], line.setting, colour, marker)
+            points = {value: row for row in known if (value := line.value_of(row.cell)) is not None}
+            if name == REFERENCE and points and plain is not None:
+                points.setdefault(0.0, plain)  # cross entropy is tau 0
+            _line(axes, points, (measure, whole), f"{name} along the line", colour, marker)
+        if plain is not None:
+            _point(axes, plain, (measure, whole))
         for row in known:
-            if row.cell.label == "CE":
-                _point(axes, row, (measure, whole))
             if row.cell.label in marked:
                 axes.plot(*(_mean(row, name)[0] for name in (measure, whole)), marker="o", markersize=13, color=INK,
                           fillstyle="none", linestyle="", label="chosen on validation data")  # fmt: skip
@@ -82,28 +70,30 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     return figure
 
 
-def _floor(rows: Sequence[Row], whole: str) -> tuple[float | None, int]:
+def _floor(rows: Sequence[Row], plain: Row | None, whole: str) -> tuple[float | None, int]:
     """Where to cut the picture so that settings which ruin a model do not hide the others, and how many that cuts."""
-    heights = {row.cell.label: value for row in rows if (value := _mean(row, whole)[0]) is not None}
-    if "CE" not in heights:
+    start = None if plain is None else _mean(plain, whole)[0]
+    if start is None:
         return None, 0
-    floor = heights["CE"] - 0.15 * max(max(heights.values()) - heights["CE"], 4.0)
-    below = sum(value < floor for value in heights.values())
+    heights = [value for row in rows if (value := _mean(row, whole)[0]) is not None]
+    floor = start - 0.15 * max(max(heights) - start, 4.0)
+    below = sum(value < floor for value in heights)
     return (floor, below) if below else (None, 0)
 
 
 def _line(
-    axes: Axes, rows: Sequence[Row], measures: tuple[str, str], label: str, setting: str, colour: str, marker: str
+    axes: Axes, rows: Mapping[float, Row], measures: tuple[str, str], label: str, colour: str, marker: str
 ) -> None:
-    found = [(*_mean(row, measures[0]), *_mean(row, measures[1]), row.cell.label.rpartition(" ")[2]) for row in rows]
-    points = [entry for entry in found if entry[0] is not None and entry[2] is not None]
+    """``rows`` by the value that moves along the line."""
+    means = [(*_mean(row, measures[0]), *_mean(row, measures[1]), f"{value:g}") for value, row in sorted(rows.items())]
+    points = [entry for entry in means if entry[0] is not None and entry[2] is not None]
     if not points:
         return
     x, dx, y, dy, names = zip(*points, strict=True)
     axes.errorbar(x, y, xerr=dx, yerr=dy, color=colour, marker=marker, markersize=5, capsize=2, linewidth=1.4,
-                  elinewidth=0.8, label=f"{label} ({setting.rpartition('.')[2]} along the line)")  # fmt: skip
-    for place in (0, len(names) - 1):
-        axes.annotate(names[place], (x[place], y[place]), textcoords="offset points", xytext=(5, -9), fontsize=7,
+                  elinewidth=0.8, label=label)  # fmt: skip
+    for end in (0, len(names) - 1):
+        axes.annotate(names[end], (x[end], y[end]), textcoords="offset points", xytext=(5, -9), fontsize=7,
                       color=colour)  # fmt: skip
 
 
@@ -127,10 +117,10 @@ def sweeps(rows: Sequence[Row], title: str = "") -> Figure:
     """A panel for each setting of CAR: the mean of the classes and the tail on validation data, one line per preset."""
     lines: dict[str, dict[str, list[tuple[float, Row]]]] = {}
     for row in rows:
-        method, _, point = row.cell.label.rpartition(", ")
-        setting, _, value = point.partition(" ")
-        if row.seeds and method:
-            lines.setdefault(setting, {}).setdefault(method, []).append((float(value), row))
+        point = swept(row.cell)
+        if row.seeds and point is not None:
+            method, setting, value = point
+            lines.setdefault(setting, {}).setdefault(method, []).append((value, row))
     if not lines:
         raise ValueError("there is nothing to draw: no run of the sweeps is done. Run it first.")
     figure = Figure(figsize=(3.3 * len(lines), 3.8), layout="constrained")

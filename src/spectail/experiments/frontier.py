@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .grids import REFERENCE
+from .grids import CURVES, REFERENCE, is_plain
 from .tables import Figure, Row
 
 MEASURES = {"tail": "overall", "bottom_10pct": "overall", "val_tail": "val_balanced",
@@ -27,26 +27,23 @@ def with_gains(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if _value(row) is not None and row.seeds:
             lines.setdefault(row.cell.ground, []).append(row)
-    lines = {place: sorted(line, key=lambda row: _value(row) or 0.0) for place, line in lines.items() if len(line) > 1}
+    lines = {at: sorted(line, key=lambda row: _value(row) or 0.0) for at, line in lines.items() if len(line) > 1}
     compared = [row for row in rows if row.cell.ground in lines and row not in lines[row.cell.ground]]
     if not compared:
         return list(rows)
-    found = []
+    extended = []
     for row in rows:
         own = {figure.metric for figure in row.figures}
         line = lines[row.cell.ground] if row in compared else []
         gains = [gain(row, line, kept, whole, rule) for rule in RULES for kept, whole in MEASURES.items()
                  if {kept, whole} <= own]  # fmt: skip
-        found.append(replace(row, figures=(*row.figures, *gains)))
-    return found
+        extended.append(replace(row, figures=(*row.figures, *gains)))
+    return extended
 
 
 def _value(row: Row) -> float | None:
     """Where a point stands along the line of the reference, which begins with cross entropy; None for other points."""
-    name, _, value = row.cell.label.rpartition(" ")
-    if row.cell.label == "CE":
-        return 0.0
-    return float(value) if name == REFERENCE else None
+    return 0.0 if is_plain(row.cell) else CURVES[REFERENCE].value_of(row.cell)
 
 
 def gain(row: Row, reference: Sequence[Row], kept: str, whole: str, rule: str) -> Figure:
@@ -54,7 +51,7 @@ def gain(row: Row, reference: Sequence[Row], kept: str, whole: str, rule: str) -
     line = [points(other, kept, whole) for other in reference]
     values = []
     for seed, (x, y) in points(row, kept, whole).items():
-        height = RULES[rule]([found[seed] for found in line if seed in found], x)
+        height = RULES[rule]([point[seed] for point in line if seed in point], x)
         if height is not None:
             values.append(y - height)
     return Figure(f"gain_{rule}_{kept}", tuple(values), None)
@@ -68,7 +65,7 @@ def level(points: Sequence[Point], x: float) -> float | None:
         >>> level(line, 5.0), level(line, 15.0), level(line, 21.0)
         (15.0, 18.0, None)
     """
-    heights = [y for place, y in points if place == x]
+    heights = [y for at, y in points if at == x]
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         if min(x0, x1) < x < max(x0, x1):
             heights.append(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
@@ -84,7 +81,7 @@ def reachable(points: Sequence[Point], x: float) -> float | None:
         (20.0, 18.0, None)
     """
     here = level(points, x)
-    further = [y for place, y in points if place >= x]
+    further = [y for at, y in points if at >= x]
     return max(further if here is None else [*further, here], default=None)
 
 

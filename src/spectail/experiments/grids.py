@@ -32,6 +32,7 @@ SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
         "gamma": (0.0, 1.0, 2.0, 4.0, 8.0),
     },
 }
+SWEPT = {"car": "CAR", "car/classwise": "CAR class-wise"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,31 @@ class Line:
     setting: str
     values: tuple[float, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
+
+    def value_of(self, cell: Cell) -> float | None:
+        """Where a cell lies along the line; None if it is not on it."""
+        changes = own_changes(cell)
+        value = changes.pop(self.setting, None)
+        fixed = {name: entry for name, entry in self.fixed if name != self.setting}
+        return value if cell.method == self.method and changes == fixed else None
+
+
+def own_changes(cell: Cell) -> dict[str, Any]:
+    """The settings of a cell but for the data that it holds out."""
+    return {name: value for name, value in cell.changes if name != VAL[0]}
+
+
+def is_plain(cell: Cell) -> bool:
+    """Whether a cell is cross entropy and nothing else."""
+    return cell.method == "ce" and not own_changes(cell)
+
+
+def swept(cell: Cell) -> tuple[str, str, float] | None:
+    """Method, setting and value of a cell of :func:`sweeps`; None for others."""
+    changes = [(name.removeprefix("car."), value) for name, value in own_changes(cell).items()]
+    if cell.method not in SWEEPS or len(changes) != 1 or changes[0][0] not in SWEEPS[cell.method]:
+        return None
+    return SWEPT[cell.method], *changes[0]
 
 
 CHOSEN = {"options.tau": 0.75, "car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
@@ -156,11 +182,10 @@ def sweeps() -> Iterator[Cell]:
     """One setting of CAR at a time, on validation data cut from the training set."""
     for place in PLACES:
         for method, settings in SWEEPS.items():
-            title = "CAR" if method == "car" else "CAR class-wise"
             for name, values in settings.items():
                 for value in values:
                     changes = {f"car__{name}": value, "data__val_fraction": VAL[1]}
-                    yield _cell(place, method, f"{title}, {name} {value:g}", **changes)
+                    yield _cell(place, method, f"{SWEPT[method]}, {name} {value:g}", **changes)
 
 
 def trade_off() -> Iterator[Cell]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ..diagnosis.statistics import student
 from ..diagnosis.text_table import MINUS, Table
+from .catalog import EXPERIMENTS
 from .cells import Cell, Setting
 from .planning import Plan, by_name
 from .published import value_of
@@ -49,6 +49,8 @@ class Figure:
     @property
     def half(self) -> float:
         """Half the width of the 95 % interval of the mean (Student's t)."""
+        from ..diagnosis.statistics import student  # noqa: PLC0415 - planning does without numpy
+
         n = len(self.values)
         return student(n - 1) * (self.std or 0.0) / n**0.5 if n > 1 else 0.0
 
@@ -242,12 +244,17 @@ def as_csv(plan: Plan, rows: list[Row]) -> str:
 
 
 def from_csv(text: str) -> list[Row]:
-    """The rows that :func:`as_csv` wrote, without the settings that only a plan knows."""
+    """The rows that :func:`as_csv` wrote; the settings of cells, which are not in it, are those of their experiment."""
     found: dict[Cell, Row] = {}
+    known: dict[str, dict[tuple[Any, ...], Cell]] = {}
     for line in csv.DictReader(io.StringIO(text)):
         imbalance = float(line["imbalance"]) if line["imbalance"] else None
         cell = Cell(cast("Setting", line["setting"]), line["dataset"], imbalance, line["backbone"], line["name"],
                     line["method"])  # fmt: skip
+        name = line["experiment"]
+        if name not in known:
+            known[name] = {entry.place: entry for entry in EXPERIMENTS[name]().cells} if name in EXPERIMENTS else {}
+        cell = known[name].get(cell.place, cell)
         figure = Figure(line["metric"], tuple(map(float, line["values"].split())),
                         float(line["published"]) if line["published"] else None)  # fmt: skip
         row = found.get(cell) or Row(

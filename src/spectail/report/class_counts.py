@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.text import Text
 
-from .._utils.files import whole_file
 from ..counts import ClassCounts
+from .figures import AMBER, BLUE, RED, new_figure, styled
+from .figures import save as save_figure
 
-COLOURS = {"head": "#33658a", "medium": "#86a873", "tail": "#d1495b"}
+COLOURS = {"head": BLUE, "medium": AMBER, "tail": RED}
 STYLES = {"head": "blue", "medium": "green", "tail": "red"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
 HEIGHT = 8
 
 
+@styled
 def save(path: Path, counts: ClassCounts, convention: str, title: str) -> None:
     """Bars of images per class, largest first, coloured by group, on a logarithmic scale."""
-    figure = Figure(figsize=(8, 3.6), layout="constrained", dpi=120)
-    axes = figure.add_subplot()
+    figure, axes = new_figure(width=8, height=3.6)
     values = counts.tolist()
     order = sorted(range(len(values)), key=lambda label: -values[label])
-    place = {label: position for position, label in enumerate(order)}
+    position = {label: rank for rank, label in enumerate(order)}
     for group, labels in counts.groups(convention).items():
         if labels:
             images = sum(values[label] for label in labels)
             text = f"{group}: {len(labels):,} classes, {images:,} images"
             heights = [values[label] for label in labels]
-            axes.bar([place[label] for label in labels], heights, width=1.0, color=COLOURS[group], label=text)
+            axes.bar([position[label] for label in labels], heights, width=1.0, color=COLOURS[group], label=text)
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.8)
     axes.set_xlim(-0.5, len(values) - 0.5)
@@ -37,11 +37,9 @@ def save(path: Path, counts: ClassCounts, convention: str, title: str) -> None:
     axes.set_xlabel("classes, largest first")
     axes.set_ylabel("training images")
     axes.set_title(f"{title}: {counts.total:,} images, imbalance factor {counts.imbalance_factor:.4g}", loc="left")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png")
+    save_figure(figure, path)
 
 
 def text(counts: ClassCounts, convention: str, width: int) -> Text:

@@ -16,12 +16,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .._utils.files import whole_file
 from ..car import CAR, PRESETS
 from ..diagnosis.text_table import number
 from ..training.config_io import flat, to_dict
 from ..training.run_folder import MAY_DIFFER
-from .figures import AMBER, BLUE, RED, Drawing, new_figure, styled, to_svg
+from .figures import AMBER, BLUE, RED, Drawing, check_format, new_figure, save, styled, to_svg
 from .run_record import RunRecord
 
 SETTINGS = {
@@ -31,7 +30,6 @@ SETTINGS = {
     "gamma": "margin \N{GREEK SMALL LETTER GAMMA}",
 }
 MEASURES = {"overall": ("all", BLUE, "o"), "tail": ("tail", AMBER, "s"), "worst_test": ("worst class", RED, "^")}
-FORMATS = (".png", ".svg", ".pdf")
 NOT_PART = MAY_DIFFER | {
     "seed",
     "log_gradient",
@@ -143,7 +141,7 @@ def drawings(panels: Sequence[Panel]) -> list[Drawing]:
 @styled
 def save_curves(panels: Sequence[Panel], path: Path) -> None:
     """All panels in one figure, as PNG, SVG or PDF by the ending of ``path``."""
-    check_format(path)
+    check_format(path, "--curves")
     if not panels:
         raise ValueError(
             "there is no curve to draw: the runs must differ in CAR's beta, r0, alpha or gamma, and in nothing else "
@@ -154,13 +152,7 @@ def save_curves(panels: Sequence[Panel], path: Path) -> None:
     for axes, panel in zip(row, panels, strict=True):
         _draw(axes, panel)
     figure.legend(*_legend(row[0]), loc="outside upper center", ncols=3)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=200)
-
-
-def check_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"--curves must end in {', '.join(FORMATS)}; got {str(path)!r}.")
+    save(figure, path)
 
 
 def _everything_else(run: RunRecord, settings: dict[str, float], name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from .._utils.files import whole_file
 from ..diagnosis.text_table import number
 
 INK, MUTED, LINE, SOFT = "#1b2230", "#566072", "#dfe2e7", "#eef0f3"
@@ -51,6 +53,9 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }
 
+
+FORMATS = (".png", ".svg", ".pdf")
+DOTS = 200  # per inch of a PNG file
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 
@@ -99,6 +104,18 @@ def _themed(tag: str, name: str) -> str:
     for colour, variable in VARIABLES.items():
         tag = tag.replace(colour, f"var(--{variable})")
     return tag
+
+
+def check_format(path: Path, what: str = "a figure") -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"{what} must end in {', '.join(FORMATS)}; got {str(path)!r}.")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, SVG or PDF, by the ending of ``path``; the file is whole or not there."""
+    check_format(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=DOTS)
 
 
 def new_figure(width: float = 4.4, height: float = 2.9) -> tuple[Figure, Axes]:

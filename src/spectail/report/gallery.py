@@ -12,24 +12,29 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._utils.files import whole_file
 from ..augment.mixing import Draws
 from ..data.image_set import ImageSet
 from ..data.loader import Batch
 from ..data.transforms import Preset
 from ..targets import MixedTarget
-from ..testing import begun
 from ..training.config_io import from_dict
 from ..training.loop import Trainer
+from ..training.reporter import Reporter
+from ..training.run_folder import RunFolder
+from ..training.signals import Interruptible
+from ..training.stage_run import StageRun
+from .figures import save as save_figure
 
+EVEN = {"mix_alpha": 30.0}
+"""A Beta distribution around one half: usual draws often show one of the two images only."""
 SHOWN: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("mixup", "remix", {"tau": 0.0}),
-    ("CutMix", "remix", {"tau": 0.0, "mix": "cutmix"}),
-    ("ReMix", "remix", {}),
-    ("ReMix with CutMix", "remix", {"mix": "cutmix"}),
-    ("CMO", "cmo", {"probability": 1.0, "plain_first": 0, "plain_last": 0}),
-    ("ConCutMix", "concutmix", {"probability": 1.0}),
-    ("ConCutMix lite", "concutmix", {"mode": "lite", "probability": 1.0}),
+    ("mixup", "remix", EVEN | {"tau": 0.0}),
+    ("CutMix", "remix", EVEN | {"tau": 0.0, "mix": "cutmix"}),
+    ("ReMix", "remix", EVEN),
+    ("ReMix with CutMix", "remix", EVEN | {"mix": "cutmix"}),
+    ("CMO", "cmo", EVEN | {"probability": 1.0, "plain_first": 0, "plain_last": 0}),
+    ("ConCutMix", "concutmix", EVEN | {"probability": 1.0}),
+    ("ConCutMix lite", "concutmix", EVEN | {"mode": "lite", "probability": 1.0}),
 )
 TRANSFORMS = ("cifar-auto", "cifar-sim", "imagenet-strong")
 """Recipes that change one image at a time."""
@@ -42,7 +47,7 @@ class Strip(NamedTuple):
 
     title: str
     pictures: list[NDArray[np.float32]]
-    words: list[str]
+    captions: list[str]
 
 
 class Mixed(NamedTuple):
@@ -64,16 +69,14 @@ def save(path: Path, data: dict[str, Any], columns: int = 6, seed: int = 1) -> N
     strips = [
         strip
         for title, method, options in SHOWN
-        for strip in mixed_strips(title, clear(method, options, data, seed), columns)
+        for strip in mixed_strips(title, captured(method, options, data, seed), columns)
     ]
     strips += [strip for name in TRANSFORMS for strip in transform_strips(name, data, seed, columns)]
-    figure = draw(strips, columns)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png")
+    save_figure(draw(strips, columns), path)
 
 
 def draw(strips: list[Strip], columns: int) -> Figure:
-    figure = Figure(figsize=(1.5 * columns + 1.6, 1.75 * len(strips)), layout="constrained", dpi=110)
+    figure = Figure(figsize=(1.5 * columns + 1.6, 1.75 * len(strips)), layout="constrained")
     axes = figure.subplots(len(strips), columns, squeeze=False)
     for axis in axes.flat:
         axis.set_xticks([])
@@ -81,27 +84,27 @@ def draw(strips: list[Strip], columns: int) -> Figure:
         axis.set_frame_on(False)
     for row, strip in zip(axes, strips, strict=True):
         row[0].set_ylabel(strip.title, fontsize=9)
-        for axis, picture, words in zip(row, strip.pictures, strip.words, strict=False):
+        for axis, picture, captions in zip(row, strip.pictures, strip.captions, strict=False):
             axis.imshow(picture)
-            axis.set_xlabel(words, fontsize=7)
+            axis.set_xlabel(captions, fontsize=7)
     return figure
 
 
-def mixed_strips(title: str, found: Mixed, columns: int) -> list[Strip]:
+def mixed_strips(title: str, mixed: Mixed, columns: int) -> list[Strip]:
     """Images, partners and mixes, those first whose classes differ most in size."""
-    target, sizes = found.target, found.trainer.counts.counts
+    target, sizes = mixed.target, mixed.trainer.counts.counts
     logs = sizes.double().log()
     order = (logs[target.a] - logs[target.b]).abs().argsort(descending=True)[:columns].tolist()
-    names, preset = found.trainer.pieces.splits["train"].names, found.trainer.pieces.preset
-    words: dict[str, list[str]] = {"image": [], "partner": [], "mixed": []}
+    names, preset = mixed.trainer.pieces.splits["train"].names, mixed.trainer.pieces.preset
+    captions: dict[str, list[str]] = {"image": [], "partner": [], "mixed": []}
     for column in order:
         a, b, share = int(target.a[column]), int(target.b[column]), float(target.share[column])
-        words["image"].append(f"{short(names[a])}\nn = {int(sizes[a])}")
-        words["partner"].append(f"{short(names[b])}\nn = {int(sizes[b])}")
-        words["mixed"].append(f"{short(names[a])} {share:.0%}\n{short(names[b])} {1 - share:.0%}")
-    images = {"image": found.main, "partner": found.partner, "mixed": found.seen}
+        captions["image"].append(f"{short(names[a])}\nn = {int(sizes[a])}")
+        captions["partner"].append(f"{short(names[b])}\nn = {int(sizes[b])}")
+        captions["mixed"].append(f"{short(names[a])} {share:.0%}\n{short(names[b])} {1 - share:.0%}")
+    images = {"image": mixed.main, "partner": mixed.partner, "mixed": mixed.seen}
     return [
-        Strip(f"{title}\n{what}", [picture(images[what][column], preset) for column in order], words[what])
+        Strip(f"{title}\n{what}", [picture(images[what][column], preset) for column in order], captions[what])
         for what in images
     ]
 
@@ -121,16 +124,6 @@ def transform_strips(name: str, data: dict[str, Any], seed: int, columns: int) -
     ]
 
 
-def clear(method: str, options: dict[str, Any], data: dict[str, Any], seed: int) -> Mixed:
-    """The first of a few draws whose mixes have a fair share of both images, so that there is something to see."""
-    for place in range(20):
-        found = captured(method, options, data, seed + place)
-        share = found.target.share
-        if bool(((share > 0.3) & (share < 0.7)).any()):
-            break
-    return found
-
-
 def batch_of(
     method: str, options: dict[str, Any], data: dict[str, Any], seed: int, **more: Any
 ) -> tuple[Trainer, dict[str, Batch]]:
@@ -140,13 +133,18 @@ def batch_of(
             {"method": method, "options": options, "data": data, "device": "cpu", "workers": 0, "seed": seed,
              "output": folder, "optim": {"batch_size": 32, "epochs": 1}} | more
         )  # fmt: skip
-        trainer = begun(config)
+        trainer = Trainer(config, RunFolder(config.output), Reporter(), Interruptible())
+        trainer.stage = StageRun(
+            trainer.stages[0], config, trainer.pieces, trainer.regulariser, trainer.generator, None
+        )
+        trainer.stage.learner.train()
     trainer.method.begin_epoch(trainer.stage.step)
     (batches, *_), _ = next(trainer.stage.groups())
     return trainer, batches
 
 
 def captured(method: str, options: dict[str, Any], data: dict[str, Any], seed: int) -> Mixed:
+    """What the backbone is given in the first step of a run."""
     trainer, batches = batch_of(method, options, data, seed)
     seen: list[Tensor] = []
     trainer.pieces.model.backbone.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].clone()))
@@ -165,8 +163,8 @@ def captured(method: str, options: dict[str, Any], data: dict[str, Any], seed: i
 
 def picture(image: Tensor, preset: Preset) -> NDArray[np.float32]:
     shown = image.cpu() * torch.tensor(preset.std).view(3, 1, 1) + torch.tensor(preset.mean).view(3, 1, 1)
-    found: NDArray[np.float32] = shown.clamp(0, 1).permute(1, 2, 0).numpy()
-    return found
+    pixels: NDArray[np.float32] = shown.clamp(0, 1).permute(1, 2, 0).numpy()
+    return pixels
 
 
 def short(name: str) -> str:
