@@ -30,9 +30,7 @@ def pytest_configure(config):
     assert server.stdout.readline() == b"ready\n"
 
     def end():
-        server.stdin.close()
-        server.wait(60)
-        server.stdout.close()
+        server.communicate(b"end", timeout=60)  # a worker of a loader that is still there may hold the pipe open
         shutil.rmtree(folder)
 
     config.add_cleanup(end)

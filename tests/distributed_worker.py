@@ -32,7 +32,7 @@ class Case:
     """A training run; the batches are the same however many ranks there are."""
 
     classes: int = 20
-    steps: int = 20
+    steps: int = 12
     batch: int = 32
     cut: tuple[int, ...] = (16,)  # samples of rank 0, step by step; the other rank has the rest
     micro: int = 1  # micro-batches per optimiser step

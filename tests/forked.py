@@ -5,5 +5,40 @@ its own is the point (what an import brings with it, warnings, how Python ends),
 """
 
 import os
+import signal
+import socket
+import subprocess
+
+import pytest
 
 PYTHON = os.environ["SPECTAIL_FORKED_PYTHON"]
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def python(*words, timeout=120, **variables):
+    """Output of ``python WORDS``, which must end well and in time."""
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED} | {"OMP_NUM_THREADS": "1"}
+    if "lo" in {name for _, name in socket.if_nameindex()}:
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine is called
+    process = subprocess.Popen(
+        [PYTHON, *map(str, words)], env=environment | {name: str(value) for name, value in variables.items()},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)  # torchrun then ends its processes
+        try:
+            out, err = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        pytest.fail(f"not done after {timeout} s:\n{out[-2000:]}{err[-6000:]}")
+    if process.returncode:
+        pytest.fail(f"exit code {process.returncode}:\n{out[-2000:]}{err[-6000:]}")
+    return out
+
+
+def torchrun(*words, **options):
+    """The same in two processes that work together, started by torchrun."""
+    return python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *words, **options)

@@ -5,18 +5,14 @@ The ranks run once, under torchrun, and save their results; then one process run
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from forked import python, torchrun
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
-SECONDS = 120
 SAVED = ("saved", "saved-classwise")
 REFUSED = ("nan", "label", "shape")
 CASES = (
@@ -40,36 +36,11 @@ class Results(NamedTuple):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("distributed")
-    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={folder}")
-    launch(*ranks, WORKER, "all", folder)
-    launch(WORKER, "all", folder)
+    torchrun(WORKER, "all", folder)
+    python(WORKER, "all", folder)
     first, second, single = (torch.load(folder / f"{name}.pt") for name in ("rank0", "rank1", "single"))
     assert set(single) == {*CASES, *REFUSED, "alone"}
     return Results((first, second), single)
-
-
-def launch(*arguments: object) -> None:
-    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env={**inherited, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)  # torchrun then ends its ranks, which are not in its process group
-        try:
-            output, _ = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-        pytest.fail(f"not done after {SECONDS} s:\n{output[-6000:]}")
-    if process.returncode:
-        pytest.fail(f"exit code {process.returncode}:\n{output[-6000:]}")
 
 
 def gap(a: Any, b: Any) -> float:

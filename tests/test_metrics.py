@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse.linalg
 import sklearn.metrics
 import torch
-from test_distributed import launch
+from forked import torchrun
 
 import spectail._utils.torchvision_ops  # noqa: F401 - before torchmetrics, which imports torchvision
 from spectail import ClassCounts
@@ -597,8 +597,7 @@ def test_two_processes_measure_what_one_does(tmp_path):
     torch.save((logits, target), tmp_path / "data.pt")
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={tmp_path}")
-    launch(*ranks, worker, tmp_path)
+    torchrun(worker, tmp_path)
     wanted = measured(logits, target, COUNTS).compute()
     for rank in range(2):
         assert_same(json.loads((tmp_path / f"rank{rank}.json").read_text()), wanted, **rounding(logits))

@@ -5,16 +5,11 @@ Cross entropy and Balanced Softmax have their own file for much of it; they are 
 
 import copy
 import io
-import os
-import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forked import torchrun
 from losses import rank_losses
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -34,7 +29,6 @@ COUNTS = [100, 20, 5]
 Z = torch.tensor([[2.0, 0.5, -1.0], [0.2, 1.5, 0.3], [1.0, 0.0, 0.5], [0.1, -0.2, 0.4]], dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 2])
 WEIGHT = [0.25, 1.0, 4.0]
-SCRIPT = Path(rank_losses.__file__)
 OLD = {
     "cross-entropy": lambda counts=COUNTS, **options: CrossEntropyLoss(**options),
     "balanced": lambda counts=COUNTS, **options: BalancedSoftmaxLoss(counts, **options),
@@ -481,25 +475,7 @@ def test_a_label_out_of_range_is_never_accepted(make, label):
 def ranks(tmp_path_factory):
     """Every case on two processes that hold 5 and 3 of 8 images, under one launch."""
     folder = tmp_path_factory.mktemp("ranks")
-    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    if "lo" in {name for _, name in socket.if_nameindex()}:
-        inherited["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine is called
-    launch = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT, folder],
-        env=inherited | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = launch.communicate(timeout=90)
-    except subprocess.TimeoutExpired:
-        os.killpg(launch.pid, signal.SIGTERM)  # torchrun then ends its ranks
-        try:
-            output, _ = launch.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(launch.pid, signal.SIGKILL)
-            output, _ = launch.communicate()
-        pytest.fail(f"not done after 90 s:\n{output[-4000:]}")
-    assert launch.returncode == 0, output[-6000:]
+    torchrun(rank_losses.__file__, folder)
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
 
 

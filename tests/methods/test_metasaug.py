@@ -3,7 +3,6 @@
 import copy
 import math
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from forked import torchrun
 from safetensors.torch import load_file
 from torch import nn
 from torch.func import functional_call
@@ -503,14 +503,8 @@ RUNS = {
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, shared_cache):
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", HERE]
     places = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*command, str(folder)],
-        env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1", "PYTHONPATH": places},
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    torchrun("-m", HERE, folder, timeout=180, SPECTAIL_CACHE=shared_cache, PYTHONPATH=places)
     return folder
 
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch.distributed as dist
+from forked import PYTHON
 
 from spectail import testing
 from spectail.methods import Method
@@ -36,13 +37,15 @@ def test_a_loss_that_overflows_late_is_found_out(tmp_path):
         check_extreme_logits(f"{HERE}:Late", tmp_path)
 
 
-def test_two_processes_of_a_method_from_elsewhere(tmp_path):
+def test_two_processes_of_a_method_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", PYTHON)
     with pytest.raises(AssertionError, match="of two processes differs from that of one"):
         check_two_processes(f"{HERE}:Uneven", tmp_path)
     assert (tmp_path / "two" / "results.json").is_file()  # it did run
 
 
-def test_two_processes_of_one_of_ours(tmp_path):
+def test_two_processes_of_one_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", PYTHON)
     check_two_processes("gml", tmp_path)
 
 

@@ -3,15 +3,13 @@
 import dataclasses
 import math
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from forked import torchrun
 from safetensors.torch import load_file
 from torch import nn
 from training.runs import metrics, predictions, results, settings
@@ -423,25 +421,9 @@ train(settings(sys.argv[1], method="safa-r", optim__batch_size=4, eval_train=Fal
 
 def test_two_processes_whose_batches_have_different_pairs(tmp_path, shared_cache):
     """Two images on each: often one process has a pair and the other none. Neither waits for the other for ever."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    common |= {"SPECTAIL_CACHE": str(shared_cache), "PYTHONPATH": str(Path(__file__).parents[1])}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-6000:]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    places = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    torchrun(tmp_path / "script.py", tmp_path / "run", SPECTAIL_CACHE=shared_cache, PYTHONPATH=places)
     assert results(tmp_path / "run")["phases"] == {"train": 17, "augmented": 17}
     lines = metrics(tmp_path / "run")
     assert all(0 < line["safa_pairs"] < 1 for line in lines)

@@ -1,13 +1,9 @@
 """Every method on two processes with half batches is the method on one process with whole ones."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from forked import torchrun
 from methods import rank_methods
 from methods.rank_methods import PLAIN, RUNS
 from safetensors.torch import load_file
@@ -20,13 +16,7 @@ from spectail.training.loop import train
 def two(tmp_path_factory, shared_cache):
     """All runs under one launch, which ends by itself or is ended."""
     folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(Path(rank_methods.__file__)), str(folder)],
-        env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    torchrun(rank_methods.__file__, folder, timeout=180, SPECTAIL_CACHE=shared_cache)
     return folder
 
 

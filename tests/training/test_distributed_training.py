@@ -1,13 +1,11 @@
 """Two processes with half batches are one process with whole ones; resuming and the launchers work on two as well."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import PYTHON
+from forked import python, torchrun
 from safetensors.torch import load_file
 from training.runs import FLAGS, assert_same, metrics, predictions, results, settings
 
@@ -42,16 +40,6 @@ GUARDED = {
 }
 
 
-def on_two(arguments, cache, timeout=100):
-    done = subprocess.run(
-        [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)],
-        env=os.environ | {"SPECTAIL_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    return done
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, shared_cache):
     """All runs on two processes, under one launch."""
@@ -69,7 +57,7 @@ def two(tmp_path_factory, shared_cache):
     jobs += [(str(folder / "signal-inside"), CAR | {"signal": 2})]
     jobs += [(str(folder / "signal-at-end"), CAR | {"signal": 5})]  # last: the processes may lose each other
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    on_two([HERE / "rank_runs.py", folder / "jobs.json"], shared_cache)
+    torchrun(HERE / "rank_runs.py", folder / "jobs.json", SPECTAIL_CACHE=shared_cache)
     return folder
 
 
@@ -173,8 +161,8 @@ def test_accumulation_with_a_ragged_last_group(tmp_path):
 def test_torchrun_command_line(tmp_path, shared_cache):
     """`torchrun -m spectail train` prints once, and its figures are those of one process."""
     arguments = [*FLAGS, "--car", "--model", "small-vit", "--patch-size", "8", "--epochs", "1"]
-    done = on_two(["-m", "spectail", "train", *arguments, "--output", tmp_path / "both"], shared_cache)
-    assert done.stdout.count("results in") == 1
+    said = torchrun("-m", "spectail", "train", *arguments, "--output", tmp_path / "both", SPECTAIL_CACHE=shared_cache)
+    assert said.count("results in") == 1
     from spectail.cli.train_flags import parse
 
     train(parse([*arguments, "--output", str(tmp_path / "one")])[0])
@@ -185,15 +173,11 @@ def test_torchrun_command_line(tmp_path, shared_cache):
 
 def test_accelerate_launch(tmp_path, shared_cache):
     """With --cpu Accelerate starts several processes only under MPI; as for GPUs it does, whatever the device is."""
-    done = subprocess.run(
-        [PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-         "--num_machines", "1",
-         "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
-         "--epochs", "1", "--quiet", "--output", str(tmp_path / "run")],
-        env=os.environ | {"SPECTAIL_CACHE": str(shared_cache), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=100, check=False,
+    said = python(
+        "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "spectail", "train", *FLAGS,
+        "--epochs", "1", "--quiet", "--output", tmp_path / "run", SPECTAIL_CACHE=shared_cache,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert results(tmp_path / "run")["phases"] == {"train": 5}
     assert list((tmp_path / "run" / "checkpoints").rglob("rank-1.pt"))
-    assert done.stdout.count("results in") == 1
+    assert said.count("results in") == 1
