@@ -138,7 +138,7 @@ def test_lengths_of_stage_two_are_those_of_the_code(name):
 
 @each_method
 def test_settings_that_a_method_insists_on_are_said(name):
-    optim = METHODS[name].load().essentials.get("optim", {})
+    optim = METHODS[name].load().required_settings.get("optim", {})
     said = re.search(r"sets SGD, learning rate ([\d.]+) and decay ([\de-]+)", text(name))
     assert (said is None) == (not optim)
     if said is not None:

@@ -114,7 +114,7 @@ def made(name, **options):
     torch.manual_seed(0)
     kind = METHODS[name].load()
     method = kind(ClassCounts(COUNTS), replace(kind.options, **options), epochs=200)
-    model = method.build(Recorded(), method.make_head(method.needed_head() or "linear", 5))
+    model = method.build(Recorded(), method.make_head(method.head or "linear", 5))
     return method.train(), model.train()
 
 

@@ -346,7 +346,7 @@ def test_meta_batches_are_class_balanced_from_where_they_are_asked(make):
     for source in ("train", "val"):
         method = make("balms", meta_data=source, meta_batch_size=40)
         streams = method.streams(Stage("stage2"))
-        assert (streams["meta"].how, streams["meta"].split) == ("class-balanced", source)
+        assert (streams["meta"].kind, streams["meta"].split) == ("class-balanced", source)
         assert streams["meta"].batch_size == 40
         assert not streams["main"].images
         assert {"train": "training set", "val": "validation data"}[source] in method.disclosures()["meta_data"]

@@ -167,8 +167,8 @@ def test_the_trunk_runs_once_for_each_stream(make, at):
 
 def test_the_second_stream_is_reversed(make, at):
     streams = make("bbn").streams(at(0).stage)
-    assert {name: stream.how for name, stream in streams.items()} == {"main": "instance", "reversed": "reversed"}
-    assert all(stream.even for stream in streams.values())
+    assert {name: stream.kind for name, stream in streams.items()} == {"main": "instance", "reversed": "reversed"}
+    assert all(stream.drop_last for stream in streams.values())
 
 
 def test_reversed_probabilities():

@@ -39,7 +39,7 @@ def batch(size, colour=None, seed=0, shape=(3, 8, 6)):
 
 
 def stepped(method, batches, step, model=None):
-    model = model or Classifier(Watched(), method.make_head(method.needed_head() or "linear", 5))
+    model = model or Classifier(Watched(), method.make_head(method.head or "linear", 5))
     method.begin_epoch(step)
     return method.loss(model, batches, step), model
 
@@ -181,8 +181,8 @@ def test_base_losses_with_deferred_weights(make, drawn, base, epoch):
 
 
 def test_which_head(make):
-    assert make("cmo", base_loss="ldam").needed_head() == "cosine"
-    assert make("cmo").needed_head() is None
+    assert make("cmo", base_loss="ldam").head == "cosine"
+    assert make("cmo").head is None
 
 
 # when
@@ -220,7 +220,12 @@ def test_two_epochs_with_plain_ones_at_the_end():
 
 def test_the_foreground_is_read_only_when_it_is_used(make, at):
     method = make("cmo")
-    assert [method.used(at(epoch)) for epoch in (3, 4, 196, 197)] == [set(), {"foreground"}, {"foreground"}, set()]
+    assert [method.streams_in_use(at(epoch)) for epoch in (3, 4, 196, 197)] == [
+        set(),
+        {"foreground"},
+        {"foreground"},
+        set(),
+    ]
 
 
 def test_names_of_the_phases(make, at):
@@ -240,9 +245,9 @@ def test_names_of_the_phases(make, at):
 def test_law_of_the_foreground(make, at, exponent, law):
     options = {} if exponent == 1 else {"foreground_exponent": exponent}
     streams = make("cmo", counts=(100, 10, 1), **options).streams(at(0).stage)
-    assert (streams["main"].how, streams["main"].exponent) == ("instance", 1.0)
+    assert (streams["main"].kind, streams["main"].exponent) == ("instance", 1.0)
     labels, stream = np.repeat([0, 1, 2], [100, 10, 1]), streams["foreground"]
-    order = LongTailSampler(labels, stream.how, exponent=stream.exponent, length=100_000).order(0)
+    order = LongTailSampler(labels, stream.kind, exponent=stream.exponent, length=100_000).order(0)
     np.testing.assert_allclose(np.bincount(labels[order]) / 1e5, law, atol=0.01)
     within = np.bincount(order, minlength=111)[:100]
     if exponent <= 1:  # images of a class are equally likely

@@ -334,7 +334,7 @@ def test_three_views_for_the_background_and_one_for_the_foreground(make, at):
     method = make("concutmix")
     assert [len(method.views(preset("cifar"), name)) for name in ("main", "foreground")] == [3, 1]
     streams = method.streams(at(0).stage)
-    assert {name: stream.how for name, stream in streams.items()} == {
+    assert {name: stream.kind for name, stream in streams.items()} == {
         "main": "instance",
         "foreground": "class-balanced",
     }

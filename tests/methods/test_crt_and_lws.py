@@ -41,8 +41,8 @@ def test_crt_samples_classes_equally_in_the_second_stage(make):
     for name in ("crt", "lws"):
         method = make(name)
         first, second = method.stages()
-        assert method.streams(first)["main"].how == "instance"
-        assert method.streams(second)["main"].how == "class-balanced"
+        assert method.streams(first)["main"].kind == "instance"
+        assert method.streams(second)["main"].kind == "class-balanced"
         assert (second.fresh_head, second.optim["lr"], second.optim["weight_decay"]) == (name == "crt", 0.2, 5e-4)
 
 

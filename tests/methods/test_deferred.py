@@ -89,7 +89,7 @@ def test_drs_switches_the_sampler_and_leaves_the_loss(make, at, name):
     method = make(name, defer="resample", defer_at=0.5)
     before = method.criterion.class_weights()
     (stream,) = method.streams(at(0).stage).values()
-    assert (stream.how, stream.then, stream.switch) == ("instance", "class-balanced", 100)
+    assert (stream.kind, stream.then, stream.switch) == ("instance", "class-balanced", 100)
     method.begin_epoch(at(199))
     after = method.criterion.class_weights()
     assert (before is None and after is None) or torch.equal(before, after)

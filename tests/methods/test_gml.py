@@ -58,8 +58,8 @@ def test_loss_of_the_second_stage(make, options, labels, wanted):
 def test_sampling_follows_the_option_in_the_second_stage_only(make):
     for how in ("instance", "class-balanced"):
         method = make("gml", sampling=how)
-        assert method.streams(Stage("stage1"))["main"].how == "instance"
-        assert method.streams(Stage("stage2"))["main"].how == how
+        assert method.streams(Stage("stage1"))["main"].kind == "instance"
+        assert method.streams(Stage("stage2"))["main"].kind == how
 
 
 def test_stages(make):
@@ -68,7 +68,7 @@ def test_stages(make):
     assert (second.epochs, second.train, second.norm) == (20, "head", "frozen")
     assert {"optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4, "batch_size": 512}.items() <= second.optim.items()
     assert first.optim == {}
-    assert not method.whole_batch  # of the second stage only: see test_two_processes
+    assert not method.loss_spans_ranks  # of the second stage only: see test_two_processes
 
 
 # the two heads

@@ -38,7 +38,7 @@ def batch(labels, views=0):
 def stepped(make, at, name, options, streams):
     method = make(name, **options)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())
-    model = method.build(backbone, method.make_head(method.needed_head() or "linear", 5))
+    model = method.build(backbone, method.make_head(method.head or "linear", 5))
     step = at(190, generator=torch.Generator().manual_seed(0), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     state = step.generator.get_state()
     views = {"main": 3, "foreground": 1} if name == "concutmix" and method.full else {}

@@ -34,7 +34,7 @@ def test_stages(make):
     assert (first.train, first.optim) == ("all", {})
     assert (second.epochs, second.train, second.fresh_head, second.norm) == (20, "head", False, "drift")
     assert {"optimizer": "sgd", "lr": 5e-4, "weight_decay": 0.0, "momentum": 0.9}.items() <= second.optim.items()
-    assert method.streams(second)["main"].how == "instance"
+    assert method.streams(second)["main"].kind == "instance"
 
 
 def test_counts_do_not_matter_to_the_loss(make):

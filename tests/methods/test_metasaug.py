@@ -367,11 +367,11 @@ def test_without_strength_it_is_deferred_reweighting(tmp_path):
 
 def test_the_meta_stream_is_read_only_when_it_is_needed(make, at):
     method = make("metasaug")
-    assert method.used(at(159)) == set()
-    assert method.used(at(160)) == {"meta"}
+    assert method.streams_in_use(at(159)) == set()
+    assert method.streams_in_use(at(160)) == {"meta"}
     assert (method.phase(at(159)), method.phase(at(160))) == ("train", "metasaug")
     meta = method.streams(Stage())["meta"]
-    assert (meta.how, meta.split, meta.batch_size) == ("class-balanced", "train", None)
+    assert (meta.kind, meta.split, meta.batch_size) == ("class-balanced", "train", None)
     frozen = make("metasaug", frozen=True)
     assert [*frozen.streams(Stage("stage1"))] == ["main"]
     assert [*frozen.streams(Stage("stage2"))] == ["main", "meta"]

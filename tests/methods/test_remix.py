@@ -34,7 +34,7 @@ def images_of(size, seed=0, shape=(3, 8, 6)):
 
 
 def stepped(method, images, labels, step, model=None):
-    model = model or Classifier(Watched(), method.make_head(method.needed_head() or "linear", 4))
+    model = model or Classifier(Watched(), method.make_head(method.head or "linear", 4))
     method.begin_epoch(step)
     outcome = method.loss(model, {"main": Batch(images, labels, torch.arange(len(labels)))}, step)
     return outcome, model
@@ -189,7 +189,7 @@ def test_base_losses(make, drawn, base, epoch):
         total += float(share * w[a] * by_hand(base, outcome.logits[i], a))
         total += float((1 - share) * w[b] * by_hand(base, outcome.logits[i], b))
     assert outcome.loss.item() == pytest.approx(total / 12, rel=1e-4)
-    assert method.needed_head() == ("cosine" if base == "ldam" else None)
+    assert method.head == ("cosine" if base == "ldam" else None)
     if base == "ldam":
         features = F.normalize(model.backbone.seen[0].flatten(1)[:, :4], dim=1)
         wanted = 30 * features @ F.normalize(model.head.weight, dim=1).T
@@ -198,7 +198,7 @@ def test_base_losses(make, drawn, base, epoch):
 
 def test_streams(make, at):
     (stream,) = make("remix").streams(at(0).stage).values()
-    assert (stream.how, stream.then) == ("instance", None)
+    assert (stream.kind, stream.then) == ("instance", None)
     (stream,) = make("remix", defer="resample").streams(at(0).stage).values()
     assert (stream.then, stream.switch) == ("class-balanced", 160)
 

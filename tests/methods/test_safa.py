@@ -36,7 +36,7 @@ class Built:
     def __init__(self, make, at, *, still=False, labels=LABELS, pairs=PAIRS, **options):
         torch.manual_seed(0)
         self.method = make("safa-r", **options)
-        head = self.method.make_head(self.method.needed_head() or "linear", 4)
+        head = self.method.make_head(self.method.head or "linear", 4)
         self.model = self.method.build(nn.Linear(7, 4), head).double()
         self.method.double()
         if not still:
@@ -143,12 +143,12 @@ def test_ldam_as_the_base(built, max_margin):
         shifted = cosines - margins(COUNTS, max_margin) * F.one_hot(labels, 3)
         wanted = wanted + F.cross_entropy(30 * shifted, labels)
     torch.testing.assert_close(outcome.loss, wanted)
-    assert one.method.needed_head() == "cosine"
+    assert one.method.head == "cosine"
 
 
 @pytest.mark.parametrize("base", ["ce", "balanced-softmax"])
 def test_other_bases_take_any_head(make, base):
-    assert make("safa-r", base_loss=base).needed_head() is None
+    assert make("safa-r", base_loss=base).head is None
 
 
 # gradients
@@ -161,7 +161,7 @@ def test_the_backbone_learns_from_real_samples_only(built, epoch, base):
     one.step(epoch).loss.backward()
     found = gradients(one.model.backbone)
     one.model.zero_grad()
-    one.method._base(one.model(one.batches["main"].images), LABELS).backward()
+    one.method.cost(one.model(one.batches["main"].images), LABELS).backward()
     assert all(torch.equal(a, b) for a, b in zip(found, gradients(one.model.backbone), strict=True))
 
 
@@ -170,7 +170,7 @@ def test_added_terms_alone_give_the_backbone_nothing(built):
     seen = []
     one.model.backbone.register_forward_hook(lambda module, inputs, output: seen.append(output))
     outcome = one.step(160)
-    real = one.method._base(outcome.logits, LABELS)
+    real = one.method.cost(outcome.logits, LABELS)
     (outcome.loss - real).backward()
     assert len(seen) == 1  # one pass of the backbone
     assert all(torch.equal(grad, torch.zeros_like(grad)) for grad in gradients(one.model.backbone))
@@ -208,7 +208,7 @@ def test_without_head_or_tail_the_loss_is_the_base_loss(built, labels, epoch, ba
     labels = torch.tensor(labels)
     one = built(labels=labels, pairs=None, base_loss=base)
     outcome = one.step(epoch)
-    real = one.method._base(outcome.logits, labels)
+    real = one.method.cost(outcome.logits, labels)
     assert torch.equal(outcome.loss, real)
     assert all(value == 0 for name, value in one.said.items() if name != "safa_real")
     outcome.loss.backward()

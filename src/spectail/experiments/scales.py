@@ -34,8 +34,6 @@ EPOCHS = {"scratch": 200, "pretrained": 100}
 BATCH = {"demo": 64}
 """Images in a batch by preset, where they are not 128."""
 LONGER = {("scratch", "inat2018"): 300}
-NEED_IMAGES = frozenset({"bbn", "cmo", "concutmix"})
-"""Methods that cannot work on stored features."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,15 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
         found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
     if overrides.init is not None and cell.setting == "scratch":
         found = replace(found, refused="it trains from scratch, and --init gives weights")
-    if found.probe and method in NEED_IMAGES:
+    if found.probe and _needs_images(method):
         found = replace(found, refused=f"{method} works on images, and this scale trains a head on stored features")
     return found
+
+
+def _needs_images(method: str) -> bool:
+    from ..methods.registry import find_method  # noqa: PLC0415 - it takes torch, which most plans do without
+
+    return find_method(method).load().needs_images
 
 
 def _data(cell: Cell) -> dict[str, Any]:

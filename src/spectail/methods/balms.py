@@ -74,8 +74,8 @@ class BALMS(TwoStage):
         own = self.options
         if stage.name == "stage1" or own.sampling == "instance":
             return {"main": Stream()}
-        meta = Stream("class-balanced", split=own.meta_data, batch_size=own.meta_batch_size, even=True)
-        return {"main": Stream(even=True, images=False), "meta": meta}
+        meta = Stream("class-balanced", split=own.meta_data, batch_size=own.meta_batch_size, drop_last=True)
+        return {"main": Stream(drop_last=True, images=False), "meta": meta}
 
     def disclosures(self) -> dict[str, str]:
         own = self.options

@@ -58,17 +58,17 @@ class Stage:
 class Stream:
     """Where a named stream of batches comes from."""
 
-    how: str = "instance"
+    kind: str = "instance"
     """A sampler's name."""
     then: str | None = None
     """Sampler from the epoch ``switch`` on."""
     switch: int = 0
     exponent: float = 1.0
-    """Of the exponent sampler."""
+    """Power that the exponent sampler weighs classes by."""
     split: Literal["train", "val"] = "train"
     batch_size: int | None = None
     """Over all processes; None for that of the main stream."""
-    even: bool = False
+    drop_last: bool = False
     """Leave out a last, smaller batch."""
     images: bool = True
     """False for labels and indices only."""
@@ -125,15 +125,15 @@ class Method(nn.Module):
     about: ClassVar[About] = About()
     options: Options = Options()
     """On the class the defaults, whose fields become flags; on an object the options of the run."""
-    head: ClassVar[str | None] = None
-    """The kind of head it needs; None for any."""
+    head: str | None = None
+    """The kind of head that it needs; None for any. An object may set it by its options."""
     needs_images: bool = False
-    """True for methods that cannot work on frozen features; may follow the options."""
-    whole_batch: bool = False
-    """True for a loss of the global batch that cannot be split into samples; the loss then sees to the ranks itself."""
-    adjusts: ClassVar[bool] = False
+    """True for methods that cannot work on frozen features. An object may set it by its options."""
+    loss_spans_ranks: bool = False
+    """True while the loss is one of the global batch: it has no value per sample, and adds up over ranks by itself."""
+    adjusts_at_inference: ClassVar[bool] = False
     """True if inference uses the class counts, by design."""
-    essentials: ClassVar[Mapping[str, Any]] = {}
+    required_settings: ClassVar[Mapping[str, Any]] = {}
     """Settings without which the method would not be itself. They replace those of a preset; flags replace them."""
 
     def __init__(self, counts: ClassCounts, options: Options, *, epochs: int) -> None:
@@ -148,10 +148,6 @@ class Method(nn.Module):
 
     def make_criterion(self) -> nn.Module:
         return CrossEntropyLoss()
-
-    def needed_head(self) -> str | None:
-        """The kind of head that it needs with these options; None for any."""
-        return type(self).head
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         return make_head(kind, in_features, len(self.counts))
@@ -170,7 +166,7 @@ class Method(nn.Module):
         """Batches by name. ``main`` sets the pace: an epoch ends with it."""
         return {"main": Stream()}
 
-    def used(self, step: Step) -> set[str] | None:
+    def streams_in_use(self, step: Step) -> set[str] | None:
         """Streams that this epoch needs beside the main one; None for all. Nothing is read from the others."""
         return None
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, FocalLoss, LDAMLoss
-from ..models.heads import CosineHead
 from ..targets import MixedTarget
 from .deferred import Deferrable, LossOptions
-
-SCALE = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,28 +23,20 @@ class OnBaseLoss(Deferrable):
 
     options = BaseLossOptions()
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.options.base_loss == "ldam":
+            self.head = "cosine"
+
     def make_criterion(self) -> nn.Module:
-        options = self.options
-        if options.base_loss == "balanced-softmax":
+        if self.options.base_loss == "balanced-softmax":
             return BalancedSoftmaxLoss(self.counts)
-        if options.base_loss == "ldam":
-            return LDAMLoss(self.counts, scale=SCALE)
-        return FocalLoss() if options.base_loss == "focal" else CrossEntropyLoss()
-
-    @property
-    def has_margins(self) -> bool:
-        return self.options.base_loss == "ldam"
-
-    def needed_head(self) -> str | None:
-        return "cosine" if self.has_margins else super().needed_head()
-
-    def make_head(self, kind: str, in_features: int) -> nn.Module:
-        return (
-            CosineHead(in_features, len(self.counts), SCALE)
-            if kind == "cosine"
-            else super().make_head(kind, in_features)
-        )
+        if self.options.base_loss == "ldam":
+            return LDAMLoss(self.counts)
+        return FocalLoss() if self.options.base_loss == "focal" else CrossEntropyLoss()
 
     def cost(self, logits: Tensor, target: Tensor | MixedTarget) -> Tensor:
-        found: Tensor = self.criterion(logits / SCALE if self.has_margins else logits, target)
-        return found
+        if isinstance(self.criterion, LDAMLoss):
+            logits = logits / self.criterion.scale  # margins are of cosines
+        loss: Tensor = self.criterion(logits, target)
+        return loss

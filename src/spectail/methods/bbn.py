@@ -55,7 +55,7 @@ class BBN(Method):
         return TwoBranchClassifier(backbone, head, self.options.branch_at)
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
-        return {"main": Stream(even=True), "reversed": Stream("reversed", even=True)}
+        return {"main": Stream(drop_last=True), "reversed": Stream("reversed", drop_last=True)}
 
     def begin_epoch(self, step: Step) -> None:
         self.emphasis = emphasis(step.epoch + (self.options.count_from == "paper"), self.horizon)

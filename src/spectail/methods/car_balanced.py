@@ -19,4 +19,4 @@ class CARBalancedOptions(BalancedSoftmaxOptions):
 class CARBalanced(BalancedSoftmax):
     about = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
     options = CARBalancedOptions()
-    essentials: ClassVar = {"car": {"preset": "balanced"}}
+    required_settings: ClassVar = {"car": {"preset": "balanced"}}

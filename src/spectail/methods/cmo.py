@@ -51,7 +51,7 @@ class CMO(OnBaseLoss):
         first, last = window(step.epochs, self.options.plain_first, self.options.plain_last)
         return first <= step.epoch < last
 
-    def used(self, step: Step) -> set[str]:
+    def streams_in_use(self, step: Step) -> set[str]:
         return {"foreground"} if self.active(step) else set()
 
     def phase(self, step: Step) -> str:

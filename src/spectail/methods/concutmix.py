@@ -19,7 +19,6 @@ from ..data.loader import Batch
 from ..data.transforms import Preset, contrastive_views
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
-from ..models.heads import CosineHead
 from ..targets import MixedTarget, class_indices
 from .base import About, Method, Options, Outcome, Stage, Step, Stream
 from .deferred import switch_epoch
@@ -98,9 +97,6 @@ class ConCutMix(Method):
     @property
     def full(self) -> bool:
         return self.options.mode == "full"
-
-    def make_head(self, kind: str, in_features: int) -> nn.Module:
-        return CosineHead(in_features, len(self.counts), 30.0)
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         if self.full:

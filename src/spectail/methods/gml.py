@@ -53,7 +53,7 @@ class GML(TwoStage):
     head = "linear"
     length = (20, 200)
     fresh_head = False  # begin_stage makes it afresh, after it has been kept
-    adjusts = True  # the old head's prior is taken off
+    adjusts_at_inference = True  # the old head's prior is taken off
 
     def make_criterion(self) -> nn.Module:
         options = self.options
@@ -74,7 +74,7 @@ class GML(TwoStage):
         return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
-        self.whole_batch = step.stage.name == "stage2"
+        self.loss_spans_ranks = step.stage.name == "stage2"
         if step.stage.name == "stage2" and not resumed:
             assert isinstance(model.head, EnsembleHead)
             model.head.shift.copy_(self._shift(step.stage1))  # a --stage1 run of gml has brought its own
@@ -97,7 +97,7 @@ def trains_balanced_head(method: Method) -> bool:
     """Whether the head that a method trains is made for equally frequent classes: by its batches, by class weights, or
     by a loss that knows the class counts."""
     main, loss = method.streams(method.stages()[-1])["main"], method.criterion
-    if "class-balanced" in (main.how, main.then):
+    if "class-balanced" in (main.kind, main.then):
         return True
     if isinstance(method.options, DeferOptions) and method.options.defer == "reweight":
         return True

@@ -44,7 +44,7 @@ class Adjusted(nn.Module):
 class LogitAdjustment(Deferrable):
     about = About("post hoc", "ICLR 2021", "counts")
     options = LogitAdjustmentOptions()
-    adjusts = True
+    adjusts_at_inference = True
 
     def make_criterion(self) -> nn.Module:
         options = self.options

@@ -33,7 +33,7 @@ class LOS(TwoStage):
     length = (20, 200)
     fresh_head = False
     # its first stage is that of Weight Balancing: without strong decay the second stage changes little
-    essentials: ClassVar = {"optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}}
+    required_settings: ClassVar = {"optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}}
 
     def make_criterion(self) -> nn.Module:
         return LabelOverSmoothLoss(self.options.delta)

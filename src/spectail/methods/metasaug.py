@@ -158,11 +158,11 @@ class MetaSAug(TwoStage):
         if own.frozen and stage.name == "stage1":
             return {"main": Stream()}
         if own.meta_per_class is not None:  # the stream only says how many images each rank draws
-            return {"main": Stream(), "meta": Stream(batch_size=own.meta_batch_size, even=True, images=False)}
+            return {"main": Stream(), "meta": Stream(batch_size=own.meta_batch_size, drop_last=True, images=False)}
         meta = Stream("class-balanced", split=own.meta_data, batch_size=own.meta_batch_size)
         return {"main": Stream(), "meta": meta}
 
-    def used(self, step: Step) -> set[str] | None:
+    def streams_in_use(self, step: Step) -> set[str] | None:
         return {"meta"} if self.active(step) else set()
 
     def disclosures(self) -> dict[str, str]:

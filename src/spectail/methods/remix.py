@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .._core import waits
 from .._core.distributed import place
@@ -41,9 +41,9 @@ class ReMix(OnBaseLoss):
     about = About("augmentation", "ECCV 2020 workshops", "counts")
     options = ReMixOptions()
 
-    @property
-    def needs_images(self) -> bool:  # type: ignore[override]
-        return self.options.mix == "cutmix"
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.needs_images = self.options.mix == "cutmix"
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]

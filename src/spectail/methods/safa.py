@@ -14,17 +14,16 @@ from .._core import waits
 from .._utils.checks import within
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
 from ..data.loader import Batch
-from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss, LDAMLoss
+from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..targets import class_indices
 from .base import About, Outcome, Step
-from .deferred import Deferrable, LossOptions, switch_epoch
-
-SCALE = 30.0
+from .base_loss import BaseLossOptions, OnBaseLoss
+from .deferred import switch_epoch
 
 
 @dataclass(frozen=True)
-class SAFAOptions(LossOptions):
+class SAFAOptions(BaseLossOptions):
     base_loss: Literal["ce", "balanced-softmax", "ldam"] = "ce"
     """Loss of real and of moved features; ldam brings the cosine head."""
     max_margin: float = 0.5
@@ -65,7 +64,7 @@ class SAFAOptions(LossOptions):
             within(name.replace("_", "-"), getattr(self, name), 0)
 
 
-class SAFA(Deferrable):
+class SAFA(OnBaseLoss):
     about = About(
         "feature augmentation, schedule",
         "ECCV 2022, reconstructed",
@@ -83,11 +82,8 @@ class SAFA(Deferrable):
 
     def make_criterion(self) -> nn.Module:
         if self.options.base_loss == "ldam":
-            return LDAMLoss(self.counts, self.options.max_margin, SCALE)
-        return CrossEntropyLoss() if self.options.base_loss == "ce" else BalancedSoftmaxLoss(self.counts)
-
-    def needed_head(self) -> str | None:
-        return "cosine" if self.options.base_loss == "ldam" else None
+            return LDAMLoss(self.counts, self.options.max_margin)
+        return super().make_criterion()
 
     def build(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         width: Any = head.in_features
@@ -111,7 +107,7 @@ class SAFA(Deferrable):
         features, logits = model(batches["main"].images, features=True)
         pairs = Pairs(*(waits.sent(rows, labels.device) for rows in self.pairs(step.known(batches["main"]), step)))
         found = augment(self.nets, features, pairs, temperature=own.temperature, clamp=own.mode_clamp)
-        real = self._base(logits, labels)
+        real = self.cost(logits, labels)
         total = real + own.recycle_weight * found.recycle + own.contrastive_weight * found.contrastive
         total = total + own.mode_weight * found.mode_seeking
         said = {"real": real, "recycle": found.recycle, "contrastive": found.contrastive}
@@ -119,7 +115,7 @@ class SAFA(Deferrable):
         target = labels
         if self.augments(step):
             # also without pairs: with class weights the ranks add up their sums here
-            said["augmented"] = self._base(model.head(found.moved), labels[pairs.tail])
+            said["augmented"] = self.cost(model.head(found.moved), labels[pairs.tail])
             total = total + own.augmented_weight * said["augmented"]
             if own.car_rows == "all":  # the networks must not learn to please CAR
                 logits = torch.cat([logits, model.head(found.moved.detach())])
@@ -133,12 +129,6 @@ class SAFA(Deferrable):
         the run's generator however many pairs there are, so ranks with different batches stay together."""
         seed = int(torch.randint(2**62, (1,), generator=step.generator)) + _rank()
         return draw_pairs(self.is_head[labels], self.options.copies, torch.Generator().manual_seed(seed))
-
-    def _base(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.options.base_loss == "ldam":
-            logits = logits / SCALE  # margins are of cosines
-        found: Tensor = self.criterion(logits, labels)
-        return found
 
 
 def _rank() -> int:

@@ -49,7 +49,7 @@ class WeightBalancing(TwoStage):
     head = "linear"
     length = (10, 200)
     fresh_head = False
-    essentials: ClassVar = {
+    required_settings: ClassVar = {
         "optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-3}
     }  # coupled decay, on everything
 

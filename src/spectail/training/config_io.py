@@ -34,7 +34,7 @@ def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> Train
     if type(base.options) is not type(kind.options):
         base = dataclasses.replace(base, method=method, options=kind.options)
     if method != before:
-        base = _merged(base, dict(kind.essentials), "")
+        base = _merged(base, dict(kind.required_settings), "")
     return typing.cast(TrainConfig, _merged(base, content, ""))
 
 

@@ -147,7 +147,7 @@ class Trainer:
                 outcome = run.learner(batches, step)
                 run.add("loss", outcome.loss, size)
                 # DDP averages over ranks and the group adds up: every image weighs the same, also in a ragged end
-                share = size * run.main.world_size / images if not self.method.whole_batch else 1 / len(group)
+                share = size * run.main.world_size / images if not self.method.loss_spans_ranks else 1 / len(group)
                 total = outcome.loss if share == 1 else outcome.loss * share
                 if run.car is not None:
                     term = run.car(outcome, step)

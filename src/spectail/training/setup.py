@@ -113,7 +113,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
 
 def head_kind(config: TrainConfig, method: Method) -> str:
     """The head that the run asks for, if the method can work with it."""
-    needed, asked = method.needed_head(), config.model.head
+    needed, asked = method.head, config.model.head
     if needed is not None and asked is not None and asked != needed:
         raise ValueError(f"{config.method} needs a {needed} head; got --head {asked}. Leave --head out.")
     return asked or needed or "linear"

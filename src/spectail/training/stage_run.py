@@ -87,7 +87,7 @@ class StageRun:
 
         The main stream ends the epoch; the others go on for ever.
         """
-        used = self.method.used(self.step)
+        used = self.method.streams_in_use(self.step)
         others = {
             name: _endless(loader)
             for name, loader in self.loaders.items()
@@ -173,8 +173,8 @@ class StageRun:
         size = stream.batch_size or self.optim.batch_size
         parts = world * self.optim.accumulation
         own_size = stream.batch_size is not None or stream.split != "train"  # not that of the main stream
-        free = own_size and stream.how != "instance" and stream.then is None  # drawn with replacement: may exceed data
-        micro = max(min(size, len(data)) if stream.even and not free else size, parts) // parts
+        free = own_size and stream.kind != "instance" and stream.then is None  # drawn with replacement: may exceed data
+        micro = max(min(size, len(data)) if stream.drop_last and not free else size, parts) // parts
         seed = self.config.seed + 1_000_003 * place  # streams of their own
 
         def sampler(how: str) -> LongTailSampler:
@@ -183,7 +183,7 @@ class StageRun:
                 length=max(len(data), micro * parts) if free else None,
             )  # fmt: skip
 
-        first = sampler(stream.how)
+        first = sampler(stream.kind)
         return Loader(
             data,
             self.pieces.inputs(),
@@ -192,7 +192,7 @@ class StageRun:
             views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset, name),
             workers=self.config.workers,
             seed=seed,
-            drop_last=stream.even,
+            drop_last=stream.drop_last,
             images=stream.images,
             rank=self.accelerator.process_index,
             world_size=world,

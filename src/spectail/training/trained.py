@@ -71,7 +71,7 @@ def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = Non
     if tau is not None and post_hoc is None and inference is model:
         raise ValueError(f"{run} is a run of {config.method}, whose tau acts in training only. {_USE}")
     if post_hoc is not None:
-        if method.adjusts or type(method).inference is not Method.inference:
+        if method.adjusts_at_inference or type(method).inference is not Method.inference:
             raise ValueError(
                 f"{run} is a run of {config.method}: its logits are adjusted already. Leave --post-hoc out."
             )
