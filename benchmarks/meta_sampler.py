@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spectail.data.features import FeatureSet
+from spectail.data.feature_set import FeatureSet
 from spectail.data.longtail import exponential
 from spectail.testing import settings
 from spectail.training.loop import Trainer

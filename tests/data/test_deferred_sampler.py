@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from spectail.data.deferred import DeferredSampler
-from spectail.data.features import FeatureSet
+from spectail.data.feature_set import FeatureSet
 from spectail.data.loader import Loader
-from spectail.data.samplers import LongTailSampler
+from spectail.data.samplers import DeferredSampler, LongTailSampler
 
 LABELS = [0] * 14 + [1] * 5 + [2] * 2
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from spectail.data.features import FeatureSet
+from spectail.data.feature_set import FeatureSet
 from spectail.data.image_set import ImageSet
 from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
 from spectail.data.loader import Loader

@@ -10,8 +10,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from spectail.data.batch_transforms import Draws
-from spectail.data.steps import Cutout, RandAugment, as_rgb
-from spectail.data.transforms import PRESETS, Views, preset
+from spectail.data.transforms import PRESETS, Cutout, RandAugment, Views, as_rgb, preset
 
 from torchvision.transforms.v2 import functional as TF  # isort: skip
 

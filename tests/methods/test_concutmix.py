@@ -10,8 +10,7 @@ from training.runs import metrics, results, settings
 
 from spectail import MixedTarget
 from spectail.data.loader import Batch
-from spectail.data.steps import Cutout
-from spectail.data.transforms import contrastive_views, preset
+from spectail.data.transforms import Cutout, contrastive_views, preset
 from spectail.losses import BalancedSoftmaxLoss
 from spectail.testing import begun
 from spectail.training.loop import train

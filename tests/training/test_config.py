@@ -7,8 +7,7 @@ import pytest
 
 from spectail.cli.train_flags import default_output, parse
 from spectail.methods.registry import METHODS
-from spectail.training.config import PRESETS, TrainConfig
-from spectail.training.config_check import check_config
+from spectail.training.config import PRESETS, TrainConfig, check_config
 from spectail.training.config_io import differences, from_dict, preset, read_yaml, to_dict, write_yaml
 
 

@@ -94,7 +94,7 @@ def test_a_run_after_one_in_bf16_is_in_float32(tmp_path):
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_fp16_on_a_cpu_is_refused_before_anything_is_written(device, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("spectail.training.config_check.has_gpu", lambda: False)
+    monkeypatch.setattr("spectail.training.config.has_gpu", lambda: False)
     output = tmp_path / "run"
     assert main(["train", "--precision", "fp16", "--device", device, "--output", str(output)]) == 1
     said = capsys.readouterr().err.strip()

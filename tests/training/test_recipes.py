@@ -4,7 +4,7 @@ import pytest
 
 from spectail.cli.train_flags import parse
 from spectail.methods.registry import ENTRIES
-from spectail.training.config_check import check_config
+from spectail.training.config import check_config
 from spectail.training.optim import rate
 from spectail.training.recipes import RECIPES, SAME_AS, find_recipe
 

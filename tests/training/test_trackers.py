@@ -86,7 +86,7 @@ REFUSED = {
 def test_a_tracker_that_cannot_work_is_refused_before_anything_is_written(name, tmp_path, monkeypatch, capsys):
     from accelerate.utils import LoggerType
 
-    monkeypatch.setattr("spectail.training.config_check.get_available_trackers", lambda: [LoggerType.TENSORBOARD])
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [LoggerType.TENSORBOARD])
     output = tmp_path / "run"
     assert main(["train", *FLAGS, "--trackers", "tensorboard", name, "--output", str(output)]) == 1
     assert capsys.readouterr().err.strip() == f"spectail train: {REFUSED[name]}"

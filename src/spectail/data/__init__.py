@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import DataConfig
     from .datasets import Data, load
-    from .features import FeatureSet
+    from .feature_set import FeatureSet
     from .image_set import ImageSet
     from .images import ArrayImages, BrokenImage
     from .loader import Batch, Loader
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "config": ["DataConfig"],
-    "features": ["FeatureSet"],
+    "feature_set": ["FeatureSet"],
     "images": ["ArrayImages", "BrokenImage"],
     "image_set": ["ImageSet"],
     "datasets": ["Data", "load"],

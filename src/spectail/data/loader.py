@@ -22,11 +22,10 @@ from torch.utils.data._utils import signal_handling
 
 from .._core import waits
 from .batch_transforms import BatchTransform
-from .deferred import DeferredSampler
-from .features import FeatureSet
+from .feature_set import FeatureSet
 from .image_set import ImageSet
 from .images import BrokenImage
-from .samplers import LongTailSampler
+from .samplers import DeferredSampler, LongTailSampler
 from .transforms import Preset, Views
 
 LOST = r"DataLoader worker \(pid\S* ([\d, ]+)\) (is killed by signal: [^.]*|exited unexpectedly)"

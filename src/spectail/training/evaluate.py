@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..counts import ClassCounts
-from ..data.features import FeatureSet
+from ..data.feature_set import FeatureSet
 from ..data.image_set import ImageSet
 from ..data.loader import Loader
 from ..data.transforms import Preset

@@ -17,8 +17,7 @@ from torch import nn
 from .._utils.files import array_digest, cached_array
 from ..data.checks import Track, silent
 from ..data.datasets import Data
-from ..data.feature_cache import FeatureCache
-from ..data.features import FeatureSet
+from ..data.feature_set import FeatureCache, FeatureSet
 from ..data.image_set import ImageSet
 from ..data.loader import Loader
 from ..data.transforms import Preset

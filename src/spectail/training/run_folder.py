@@ -1,4 +1,4 @@
-"""The folder of a run: config.yaml, manifest.json, metrics.jsonl, results.json, predictions.npz, checkpoints."""
+"""The folder of a run, file by file, and what its results.json says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .._utils.files import room_for, whole_file, write_json
+from ..car import PRESETS
 from ..data.manifest import Manifest
+from ..methods.registry import find_method
 from .config import TrainConfig
-from .config_io import differences, read_yaml, write_yaml
+from .config_io import differences, read_yaml, to_dict, write_yaml
+
+if TYPE_CHECKING:
+    from .loop import Progress
 
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
 
 FILES = ("config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors", "predictions.npz",
          "results.json")  # fmt: skip
+
+VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
 
 
 class RunFolder:
@@ -125,3 +132,56 @@ class RunFolder:
         for name in FILES:
             for temporary in self.path.glob(f".{name}.*"):
                 temporary.unlink(missing_ok=True)
+
+
+def make_results(
+    config: TrainConfig,
+    manifest: Manifest,
+    progress: Progress,
+    disclosures: dict[str, str],
+    test: dict[str, Any],
+    others: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """Accuracies in percent; None where there is nothing to measure.
+
+    ``others`` has the figures of the training set and of validation data, where they were measured.
+    """
+    trained, val = others.get("train"), others.get("val")
+    worst_train = trained["worst_test"] if trained is not None else None
+    return {
+        "method": config.method,
+        "options": to_dict(config.options),
+        "car": _car(config),
+        "phases": progress.phases,
+        "stage1": str(config.stage1) if config.stage1 is not None else None,
+        "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
+        "dataset": manifest.dataset,
+        "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),
+        "identity": manifest.identity,
+        "model": config.model.model,
+        "probe": config.probe,
+        "seed": config.seed,
+        "epochs": config.optim.epochs,
+        "selection": _selection(config, progress),
+        **test,
+        "worst_train": worst_train,
+        "worst_train_class": trained["worst_test_class"] if trained is not None else None,
+        "worst_ratio": test["worst_test"] / worst_train if worst_train else None,
+        "train_overall": trained["overall"] if trained is not None else None,
+        "val": {key: val[key] for key in VALIDATION} if val is not None else None,
+        "seconds": round(progress.seconds, 2),
+    }
+
+
+def _car(config: TrainConfig) -> dict[str, Any] | None:
+    if not (config.car.enabled or find_method(config.method).car):
+        return None
+    settings = {key: value for key, value in to_dict(config.car).items() if value is not None and key != "enabled"}
+    return {"alpha": PRESETS[config.car.preset].alpha} | settings
+
+
+def _selection(config: TrainConfig, progress: Progress) -> str:
+    if config.select_on == "last":
+        return "last epoch"
+    where = "validation data" if config.select_on == "val" else "TEST data (flatters the result)"
+    return f"best epoch on {where}: {progress.best_epoch}"

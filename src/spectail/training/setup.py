@@ -15,15 +15,14 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from ..data.datasets import Data, load
-from ..data.features import FeatureSet
+from ..data.feature_set import FeatureSet
 from ..data.image_set import ImageSet
 from ..data.transforms import Preset, preset
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model
 from ..models.classifier import Classifier
-from .config import TrainConfig
-from .config_check import has_gpu
+from .config import TrainConfig, has_gpu
 from .probe import feature_sets
 from .reporter import Reporter
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._core import waits
 from .._core.dtypes import widest
-from ..data.deferred import DeferredSampler
 from ..data.loader import Batch, Loader
-from ..data.samplers import LongTailSampler
-from ..methods.base import Stage, Step, Stream
+from ..data.samplers import DeferredSampler, LongTailSampler
+from ..methods.base import Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
 from .average import WeightAverage
 from .car_term import Regulariser
 from .config import TrainConfig
-from .learner import Learner
 from .optim import make_optimizer, make_schedule
 from .setup import Pieces
+
+
+class Learner(nn.Module):
+    """What Accelerate wraps: however often a method runs the model in a step, gradients are averaged once."""
+
+    def __init__(self, model: Classifier, method: Method) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+
+    def forward(self, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        return self.method.loss(self.model, batches, step)
 
 
 class StageRun:

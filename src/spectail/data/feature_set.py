@@ -1,19 +1,45 @@
-"""Features of images under one backbone, kept on disk by what the images show.
+"""Features in place of images: `FeatureSet` trains heads on a frozen backbone, `FeatureCache` keeps features on disk.
 
-Another cut of a data set, or other validation data of the same cut, computes only what was never seen.
+The cache knows features by what their images show: another cut of a data set, or other validation data of the same
+cut, computes only what was never seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .._utils.files import array_digest, cache_folder, is_sealed, seal, whole_file
+from ..counts import ClassCounts
 
 Compute = Callable[[NDArray[np.int64]], NDArray[Any]]
+
+
+class FeatureSet:
+    """Features (N, D) with labels and class names."""
+
+    pixels = None
+
+    def __init__(self, features: Tensor, labels: NDArray[np.int64], names: Sequence[str]) -> None:
+        if features.ndim != 2 or len(features) != len(labels):
+            raise ValueError(
+                f"features must be (N, D) with one label each; got {tuple(features.shape)}, {len(labels)}."
+            )
+        self.features, self.labels, self.names = features, np.asarray(labels, dtype=np.int64), tuple(names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.features[index], int(self.labels[index])
+
+    @property
+    def counts(self) -> ClassCounts:
+        return ClassCounts(np.bincount(self.labels, minlength=len(self.names)), self.names)
 
 
 class FeatureCache:

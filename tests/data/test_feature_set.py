@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spectail.data.datasets import load
-from spectail.data.feature_cache import FeatureCache
+from spectail.data.feature_set import FeatureCache
 
 
 @pytest.fixture(autouse=True)
