@@ -233,8 +233,8 @@ def test_initial_weights_reach_both_branches(tmp_path):
     """--init fills the plain backbone; the block is doubled after that."""
     train(settings(tmp_path / "first", model__model="tiny-norm"))
     config = settings(tmp_path / "second", method="bbn", model__model="tiny-norm", model__init=str(tmp_path / "first"))
+    from spectail.training.build import make_pieces
     from spectail.training.reporter import Reporter
-    from spectail.training.setup import make_pieces
 
     model = make_pieces(config, Reporter()).model
     wanted = load_file(tmp_path / "first" / "model.safetensors")["backbone.layers.3.weight"]

@@ -9,11 +9,11 @@ from training.runs import settings
 
 from spectail._utils import torchvision_ops  # noqa: F401 - before timm
 from spectail.methods import Stage
+from spectail.training.build import make_pieces
 from spectail.training.config import OptimConfig
 from spectail.training.loop import train
 from spectail.training.optim import make_optimizer
 from spectail.training.reporter import Reporter
-from spectail.training.setup import make_pieces
 
 Z = torch.tensor([[2.0, 0.5, -1.0], [0.2, 1.5, 0.3], [1.0, 0.0, 0.5], [0.1, -0.2, 0.4]], dtype=torch.float64)
 Y = torch.tensor([0, 1, 2, 2])

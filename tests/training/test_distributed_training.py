@@ -104,8 +104,8 @@ def test_every_process_evaluates_the_model_that_is_saved(name, two, tmp_path, sh
     """Batch norm keeps statistics on each process; the ones that are saved must be the ones that were measured."""
     import torch
 
+    from spectail.training.build import make_pieces
     from spectail.training.reporter import Reporter
-    from spectail.training.setup import make_pieces
 
     pieces = make_pieces(settings(tmp_path / "unused", **NORM), Reporter())
     pieces.model.load_state_dict(load_file(two / name / "model.safetensors"))

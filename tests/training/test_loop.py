@@ -18,11 +18,11 @@ from spectail.data.loader import Loader
 from spectail.methods import registry
 from spectail.methods.base import Method, Outcome, Stage, Stream
 from spectail.training import probe
+from spectail.training.build import make_pieces
 from spectail.training.config import OptimConfig
 from spectail.training.loop import train
 from spectail.training.optim import make_optimizer, make_schedule, rate
 from spectail.training.reporter import Reporter
-from spectail.training.setup import make_pieces
 
 
 def weights(folder, name="model.safetensors"):

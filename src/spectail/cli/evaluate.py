@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..data.datasets import load
+from ..training.build import make_accelerator
 from ..training.evaluate import evaluate
-from ..training.setup import make_accelerator
 from ..training.trained import load_trained
 from .arguments import SavedModel, read_flags
 from .console import ConsoleReporter, make_console, show_results

@@ -17,13 +17,13 @@ from ..data.loader import Batch, Loader
 from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint
+from .build import make_pieces
 from .car_term import make_regulariser
 from .config import TrainConfig, check_config, check_every_class, check_stages
 from .diagnostics import cm_gap, regulariser_gradient
 from .evaluate import evaluate, rank_share
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
-from .setup import make_pieces
 from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun

@@ -12,9 +12,9 @@ from ..data.manifest import Manifest
 from ..methods.base import Stage
 from ..methods.registry import find_method
 from ..models.weights import load_weights, read_weights
+from .build import Pieces, head_kind
 from .config import TrainConfig
 from .config_io import read_yaml
-from .setup import Pieces, head_kind
 from .trained import require_finished
 
 

@@ -16,10 +16,10 @@ from ..data.samplers import DeferredSampler, LongTailSampler
 from ..methods.base import Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
 from .average import WeightAverage
+from .build import Pieces
 from .car_term import Regulariser
 from .config import TrainConfig
 from .optim import make_optimizer, make_schedule
-from .setup import Pieces
 
 
 class Learner(nn.Module):

@@ -18,9 +18,9 @@ from ..methods.registry import find_method
 from ..models.build import build_model
 from ..models.classifier import Classifier
 from ..models.weights import read_weights
+from .build import head_kind, make_preset
 from .config import TrainConfig
 from .config_io import read_yaml
-from .setup import head_kind, make_preset
 
 POST_HOC = ("logit-adjustment", "tau-norm")
 
