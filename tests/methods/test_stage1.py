@@ -192,9 +192,7 @@ def test_no_folder(tmp_path):
 
 def test_a_folder_without_a_run(tmp_path):
     (tmp_path / "empty").mkdir()
-    refused(
-        tmp_path, "holds no finished run: model.safetensors is missing", "crt", tmp_path / "empty", FileNotFoundError
-    )
+    refused(tmp_path, "holds no finished run: config.yaml is missing", "crt", tmp_path / "empty", FileNotFoundError)
 
 
 def test_a_run_that_has_not_ended(tmp_path):

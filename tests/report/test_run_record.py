@@ -93,7 +93,7 @@ def test_other_data_is_refused(folder):
 @pytest.mark.parametrize("name", ["config.yaml", "manifest.json", "results.json"])
 def test_a_missing_file_is_named(name, folder):
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"holds no finished run: {name} is missing. Finish it"):
+    with pytest.raises(FileNotFoundError, match=f"holds no finished run: {name} is missing. Give the folder"):
         read_run(folder)
 
 
@@ -109,5 +109,5 @@ def test_a_damaged_file_is_refused_in_words(name, text, folder):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="does not exist. Expected the folder of a run"):
+    with pytest.raises(FileNotFoundError, match="does not exist. Give the folder of a run"):
         read_run(tmp_path / "none")

@@ -64,14 +64,8 @@ def read_run(folder: Path) -> RunRecord:
         FileNotFoundError: it holds no finished run.
         ValueError: one of its files cannot be read.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} does not exist. Expected the folder of a run that has ended.")
-    missing = [name for name in ("config.yaml", "manifest.json", "results.json") if not (folder / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"{folder} holds no finished run: {missing[0]} is missing. Finish it with spectail train --resume."
-        )
     run = RunFolder(folder)
+    run.require("results.json")
     try:
         results = run.results()
         curves = [json.loads(line) for line in run.lines()]

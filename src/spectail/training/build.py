@@ -1,4 +1,4 @@
-"""From a TrainConfig to the pieces of a run: accelerator, data, transforms, method, model."""
+"""From a TrainConfig to the pieces of a run: accelerator, data, transforms, method, and the model, made here only."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
+from ..counts import ClassCounts
 from ..data.datasets import Data, load
 from ..data.feature_set import FeatureSet
 from ..data.image_set import ImageSet
@@ -22,6 +23,7 @@ from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model
 from ..models.classifier import Classifier
+from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
 from .probe import feature_sets
 from .reporter import Reporter
@@ -84,18 +86,14 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
         data = load(config.data, track=reporter.track)
     reporter.start(f"{data.manifest.dataset}: {len(data.train):,} training images of {len(data.counts):,} classes, "
                    f"identity {data.manifest.identity}")  # fmt: skip
-    method_type = entry.load()
     torch.manual_seed(config.seed)
-    method = method_type(data.counts, config.options, epochs=config.optim.epochs)
+    method = make_method(config, data.counts)
     if config.probe and method.needs_images:
         raise ValueError(f"{config.method} works on images and cannot be used in probe mode. Leave --probe out.")
     transforms = make_preset(config, data.transform)
-    size = transforms.size if config.model.img_size is None else config.model.img_size
-    new_head = partial(method.make_head, head_kind(config, method))
-    built, report = build_model(replace(config.model, img_size=size), len(data.counts), new_head)
+    model, report = make_model(config, method, transforms)
     if report is not None:
         reporter.start(str(report))
-    model = method.build(built.backbone, built.head)
     splits: dict[str, Any] = {"train": data.train, "test": data.test}
     if data.val is not None:
         splits["val"] = data.val
@@ -106,8 +104,28 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
             feature_sets(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
         )
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
-        model = method.build(nn.Identity(), new_head(splits["train"].features.shape[1]))
+        width = splits["train"].features.shape[1]
+        model = method.build(nn.Identity(), method.make_head(head_kind(config, method), width))
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+
+
+def make_method(config: TrainConfig, counts: ClassCounts) -> Method:
+    return find_method(config.method).load()(counts, config.options, epochs=config.optim.epochs)
+
+
+def make_model(
+    config: TrainConfig, method: Method, transforms: Preset, *, start: bool = True
+) -> tuple[Classifier, LoadReport | None]:
+    """The network that a method trains, and what was loaded into it.
+
+    ``start=False`` leaves the weights out that a run starts from: those of its end will be loaded.
+    """
+    wanted = config.model if start else replace(config.model, init=None, pretrained=False)
+    if wanted.img_size is None:
+        wanted = replace(wanted, img_size=transforms.size)
+    new_head = partial(method.make_head, head_kind(config, method))
+    built, report = build_model(wanted, len(method.counts), new_head)
+    return method.build(built.backbone, built.head), report
 
 
 def head_kind(config: TrainConfig, method: Method) -> str:

@@ -68,6 +68,14 @@ class RunFolder:
             )
         return True
 
+    def require(self, *names: str, called: str | None = None) -> None:
+        """Refuse a folder without these files of a run that has ended; ``called`` is how the user named it."""
+        missing = [name for name in ("config.yaml", "manifest.json", *names) if not (self.path / name).is_file()]
+        if missing:
+            what = f"holds no finished run: {missing[0]} is missing" if self.path.is_dir() else "does not exist"
+            advice = "Give the folder of a run that has ended; spectail train --resume takes one to its end."
+            raise FileNotFoundError(f"{called or self.path} {what}. {advice}")
+
     def check_manifest(self, manifest: Manifest) -> None:
         Manifest.load(self.path / "manifest.json").require_same(manifest, f"the run in {self.path}")
 

@@ -7,22 +7,20 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..counts import ClassCounts
 from ..data.manifest import Manifest
 from ..methods.base import Stage
-from ..methods.registry import find_method
 from ..models.weights import load_weights, read_weights
-from .build import Pieces, head_kind
+from .build import Pieces, head_kind, make_method
 from .config import TrainConfig
 from .config_io import read_yaml
-from .trained import require_finished
+from .run_folder import RunFolder
 
 
 def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
     """Load the run's weights into the model and say what was loaded. A run that does not fit is refused."""
     run = config.stage1
     assert run is not None
-    require_finished(run, f"--stage1 {run}")
+    RunFolder(run).require("model.safetensors", called=f"--stage1 {run}")
     there = read_yaml(run / "config.yaml")
     theirs, ours = Manifest.load(run / "manifest.json"), pieces.data.manifest
     if theirs.identity != ours.identity:
@@ -40,9 +38,11 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} trained its backbone, so frozen features from elsewhere do not fit its head. "
             "Leave --probe out."
         )
-    if not following.fresh_head and head_of(there) != head_of(config):
+    first = make_method(there, pieces.data.counts)
+    has, needs = head_kind(there, first), head_kind(config, pieces.method)
+    if not following.fresh_head and has != needs:
         raise ValueError(
-            f"--stage1 {run} has a {head_of(there)} head, {config.method} goes on with a {head_of(config)} one. "
+            f"--stage1 {run} has a {has} head, {config.method} goes on with a {needs} one. "
             "Train the first stage with the same --head."
         )
     if any(".rebalancing." in name for name in read_weights(run)):
@@ -61,14 +61,8 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} does not fit: {lost[0]} is missing or has another shape. "
             "Train it with the same --model, --img-size and --head."
         )
-    pieces.stage1 = find_method(there.method).load()(pieces.data.counts, there.options, epochs=there.optim.epochs)
+    pieces.stage1 = first
     return str(report)
-
-
-def head_of(config: TrainConfig) -> str:
-    """The kind of head that a configuration leads to."""
-    method = find_method(config.method).load()(ClassCounts([1, 1]), config.options, epochs=config.optim.epochs)
-    return head_kind(config, method)
 
 
 def _same_backbone(backbone: nn.Module, run: Path) -> None:

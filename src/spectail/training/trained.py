@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,12 +14,12 @@ from ..data.manifest import Manifest
 from ..data.transforms import Preset
 from ..methods.base import Method
 from ..methods.registry import find_method
-from ..models.build import build_model
 from ..models.classifier import Classifier
 from ..models.weights import read_weights
-from .build import head_kind, make_preset
+from .build import make_method, make_model, make_preset
 from .config import TrainConfig
 from .config_io import read_yaml
+from .run_folder import RunFolder
 
 POST_HOC = ("logit-adjustment", "tau-norm")
 
@@ -34,14 +33,6 @@ class Trained:
     preset: Preset
 
 
-def require_finished(run: Path, said: str) -> None:
-    """Refuse a folder that holds no finished run; ``said`` is how the user named it."""
-    missing = [name for name in ("model.safetensors", "config.yaml", "manifest.json") if not (run / name).is_file()]
-    if missing:
-        what = f"holds no finished run: {missing[0]} is missing" if run.is_dir() else "does not exist"
-        raise FileNotFoundError(f"{said} {what}. Give the folder of a run that has ended.")
-
-
 def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = None) -> Trained:
     """Read a run's folder. Neither the data nor the weights it started from are needed.
 
@@ -50,19 +41,15 @@ def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = Non
         post_hoc: ``"logit-adjustment"`` or ``"tau-norm"``, put on a run that was trained without.
         tau: of ``post_hoc`` (default 1), or in place of the run's own where it acts after training.
     """
-    require_finished(run, str(run))
+    RunFolder(run).require("model.safetensors")
     config, manifest = read_yaml(run / "config.yaml"), Manifest.load(run / "manifest.json")
     if tau is not None and post_hoc is None:
         if not hasattr(config.options, "tau"):
             raise ValueError(f"{run} is a run of {config.method}, which has no tau. {_USE}")
         config = replace(config, options=replace(config.options, tau=tau))  # type: ignore[call-arg]
     preset = make_preset(config, find(config.data.dataset).transform)
-    method_type = find_method(config.method).load()
-    method = method_type(manifest.counts, config.options, epochs=config.optim.epochs)
-    size = preset.size if config.model.img_size is None else config.model.img_size
-    bare = replace(config.model, init=None, pretrained=False, img_size=size)
-    built, _ = build_model(bare, len(manifest.classes), partial(method.make_head, head_kind(config, method)))
-    model = method.build(built.backbone, built.head)
+    method = make_method(config, manifest.counts)
+    model, _ = make_model(config, method, preset, start=False)
     try:
         model.load_state_dict(read_weights(run))
     except RuntimeError:
