@@ -96,6 +96,18 @@ def test_every_field_of_the_results(changes, tmp_path):
     assert {path.name for path in (tmp_path / "run").iterdir()} == expected
 
 
+def test_what_a_report_needs_of_a_run_is_still_in_memory_when_it_ends(tmp_path):
+    config = settings(tmp_path / "run")
+    results = train(config)
+    with np.load(tmp_path / "run" / "predictions.npz") as saved:
+        assert {*saved.files} == {*results.predictions} == {"logits", "labels", "class_names", "class_counts"}
+        assert all(np.array_equal(saved[name], values) for name, values in results.predictions.items())
+    assert results.data.manifest.identity == results["identity"]
+    again = train(config, resume=True)  # nothing was computed, so there is nothing to take over
+    assert (again.predictions, again.data) == (None, None)
+    assert again == results
+
+
 def test_results_say_what_car_was(tmp_path):
     found = train(settings(tmp_path / "a", method="car", car__preset="classwise", optim__epochs=1))["car"]
     assert (found["alpha"], found["preset"]) == (10.0, "classwise")

@@ -162,7 +162,7 @@ class Worker:
         try:
             with lease:
                 if self.way.processes == 1:
-                    results = train(config, resume=True, reporter=Watch(lease))
+                    results: dict[str, Any] = train(config, resume=True, reporter=Watch(lease))
                 else:
                     results = self._launched(config, lease)
         except TakenOver:

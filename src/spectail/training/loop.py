@@ -8,11 +8,14 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._utils.files import whole_file
+from ..data.datasets import Data
 from ..data.loader import Batch, Loader
 from ..methods.base import Stage
 from ..models.weights import read_weights
@@ -47,14 +50,23 @@ class Progress:
     seconds: float = 0.0
 
 
-def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> dict[str, Any]:
+class RunResults(dict[str, Any]):
+    """What results.json says. A run that has just ended also has what a report of it needs, still in memory."""
+
+    predictions: dict[str, NDArray[Any]] | None = None
+    """The arrays of predictions.npz."""
+    data: Data | None = None
+    """The images, as they were loaded for training."""
+
+
+def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> RunResults:
     """Run a configuration and return its results, which are also in the folder ``config.output``."""
     check_config(config)
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()
         if done is not None:
-            return done
+            return RunResults(done)
     with Interruptible() as interrupt:
         return Trainer(config, folder, reporter or Reporter(), interrupt).run(resume)
 
@@ -87,7 +99,7 @@ class Trainer:
         if any(stream.split == "val" for stream in streams):
             check_every_class(config.method, self.pieces.splits["val"].counts)
 
-    def run(self, resume: bool) -> dict[str, Any]:
+    def run(self, resume: bool) -> RunResults:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
         if self.config.stage1 is not None and not (resume and any(self.folder.checkpoints.glob("step-*"))):
             self.reporter.start(load_stage1(self.config, self.pieces, self.stages[0]))
@@ -203,7 +215,7 @@ class Trainer:
             if self.accelerator.is_main_process:
                 self.folder.save_model(self.stage.current().state_dict(), "best.safetensors")
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> RunResults:
         """Evaluate the selected model and write everything that a run leaves."""
         model = self.stage.current()
         if self.config.select_on != "last":
@@ -213,10 +225,18 @@ class Trainer:
         test, logits = self._evaluate(inference, "test", keep_logits=True)
         others = {split: self._evaluate(inference, split)[0] for split in self._measured()}
         manifest = self.pieces.data.manifest
-        results = make_results(self.config, manifest, self.progress, self.method.disclosures(), test, others)
+        disclosures = self.method.disclosures()
+        results = RunResults(make_results(self.config, manifest, self.progress, disclosures, test, others))
+        results.data = self.pieces.data
+        results.predictions = {
+            "logits": logits,
+            "labels": self.pieces.splits["test"].labels,
+            "class_names": np.array(manifest.classes),
+            "class_counts": np.array(manifest.splits["train"].counts),
+        }
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
-            self.folder.save_predictions(logits, self.pieces.splits["test"].labels, manifest)
+            self.folder.save_predictions(results.predictions)
             self.folder.save_results(results)
         self.accelerator.wait_for_everyone()
         for tracker in self.accelerator.trackers:  # end_training() would also end the process group

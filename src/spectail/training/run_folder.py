@@ -115,15 +115,9 @@ class RunFolder:
                     raise
                 raise OSError(int(number[1]), str(error)) from None  # such as a full disk, which whole_file explains
 
-    def save_predictions(self, logits: NDArray[np.float32], labels: NDArray[np.int64], manifest: Manifest) -> None:
+    def save_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
-            np.savez_compressed(
-                file,
-                logits=logits,
-                labels=labels,
-                class_names=np.array(manifest.classes),
-                class_counts=np.array(manifest.splits["train"].counts),
-            )
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def save_results(self, results: dict[str, Any]) -> None:
         write_json(self.path / "results.json", results)
