@@ -1,12 +1,11 @@
 """CIFAR-10 and CIFAR-100, from the official Python archive or from parquet files.
 
-The archive holds pickles. They are opened only after their checksum matches, and even then by a reader that builds
-arrays and plain containers and nothing else.
+Addresses and checksums are torchvision's. Its reader wants the archive unpacked and forgets the names of the images, so
+the pickles inside are read here, each only after its checksum matches.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 import tarfile
 from dataclasses import dataclass
@@ -15,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from ..._utils import torchvision_ops  # noqa: F401 - before torchvision
 from ..._utils.files import cache_folder, download, file_digest
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import ArrayImages, Texts
 from . import parquet
 from .source import Source, existing_folder
+
+from torchvision.datasets import CIFAR10, CIFAR100  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,20 @@ class Archive:
     names: bytes
     per_class: tuple[int, int]
 
+    @classmethod
+    def of(cls, known: type[CIFAR10], labels: bytes, per_class: tuple[int, int]) -> Archive:
+        return cls(
+            known.url,
+            known.tgz_md5,
+            known.base_folder,
+            train=dict(known.train_list),
+            test=dict(known.test_list),
+            meta={known.meta["filename"]: known.meta["md5"]},
+            labels=labels,
+            names=known.meta["key"].encode(),
+            per_class=per_class,
+        )
+
     @property
     def file(self) -> str:
         return self.url.rsplit("/", 1)[1]
@@ -47,34 +63,8 @@ class Archive:
 
 
 ARCHIVES = {
-    "cifar10-lt": Archive(
-        url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        md5="c58f30108f718f92721af3b95e74349a",
-        folder="cifar-10-batches-py",
-        train={
-            "data_batch_1": "c99cafc152244af753f735de768cd75f",
-            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-            "data_batch_4": "634d18415352ddfa80567beed471001a",
-            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        },
-        test={"test_batch": "40351d587109b95175f43aff81a1287e"},
-        meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
-        labels=b"labels",
-        names=b"label_names",
-        per_class=(5000, 1000),
-    ),
-    "cifar100-lt": Archive(
-        url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        md5="eb9058c3a382ffc7106e4002c42a8d85",
-        folder="cifar-100-python",
-        train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-        test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-        meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
-        labels=b"fine_labels",
-        names=b"fine_label_names",
-        per_class=(500, 100),
-    ),
+    "cifar10-lt": Archive.of(CIFAR10, b"labels", (5000, 1000)),
+    "cifar100-lt": Archive.of(CIFAR100, b"fine_labels", (500, 100)),
 }
 
 
@@ -155,23 +145,6 @@ def _read(content: dict[str, bytes], archive: Archive) -> Source:
     return Source(split(archive.train), split(archive.test), files={archive.file: f"md5:{archive.md5}"})
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Refuses every class but the ones that NumPy arrays are made of."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):
-            return _encode_latin
-        raise ValueError(f"a CIFAR batch must hold arrays only; it asks for {module}.{name} and is not opened.")
-
-
-def _encode_latin(text: str, encoding: str) -> bytes:
-    return text.encode(encoding)
-
-
 def _load(data: bytes) -> dict[bytes, Any]:
-    content: dict[bytes, Any] = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
+    content: dict[bytes, Any] = pickle.loads(data, encoding="bytes")
     return content
