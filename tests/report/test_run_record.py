@@ -3,12 +3,15 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spectail.cli.train_flags import parse
 from spectail.data import load
+from spectail.diagnosis import make_predictions
 from spectail.report.run_record import RunRecord, read_run, run_names
 from spectail.training.config_io import from_dict, to_dict, write_yaml
 
@@ -111,3 +114,15 @@ def test_a_damaged_file_is_refused_in_words(name, text, folder):
 def test_no_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist. Give the folder of a run"):
         read_run(tmp_path / "none")
+
+
+def test_a_run_in_memory_is_not_read_again(manifest, monkeypatch):
+    data = load("glyphs-lt", **OPTIONS)
+    labels = data.test.labels
+    predicted = make_predictions(labels, np.eye(4, dtype=np.float32)[labels], class_names=manifest.classes)
+    run = replace(record(from_dict({}), manifest), predicted=predicted, loaded=data)
+    monkeypatch.setattr("spectail.report.run_record.load", None)
+    monkeypatch.setattr("spectail.report.run_record.read_predictions", None)
+    assert run.data is data
+    assert run.predictions("mine").name == "mine"
+    assert run.predictions("mine").logits is predicted.logits

@@ -6,10 +6,10 @@ from itertools import pairwise
 import oracle
 import pytest
 import torch
+from ema_stability import save_figure
 
 from spectail import CAR
 from spectail import functional as SF
-from spectail.report import ema_stability as figure
 from spectail.theory import cm_gap, ema_stability, linear_problem
 
 COUNTS = [60, 30, 12, 6]
@@ -147,14 +147,14 @@ def test_the_linear_problem_is_bayes_optimal_up_to_a_constant():
 def test_the_figure_is_written_whole(tmp_path):
     problem = linear_problem(COUNTS, dim=5)
     runs = [ema_stability(problem, betas=[0.5], steps=4, batch_size=8, seed=seed) for seed in (0, 1)]
-    figure.save(tmp_path / "new" / "figure.png", runs, "a title")
+    save_figure(tmp_path / "new" / "figure.png", runs, "a title")
     assert (tmp_path / "new" / "figure.png").read_bytes()[:4] == b"\x89PNG"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["figure.png"]
     with pytest.raises(ValueError, match="nothing to draw"):
-        figure.save(tmp_path / "none.png", [], "")
+        save_figure(tmp_path / "none.png", [], "")
     other = ema_stability(problem, betas=[0.7], steps=4, batch_size=8)
     with pytest.raises(ValueError, match="share their betas"):
-        figure.save(tmp_path / "none.png", [runs[0], other], "")
+        save_figure(tmp_path / "none.png", [runs[0], other], "")
     assert not (tmp_path / "none.png").exists()
 
 

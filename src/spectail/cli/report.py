@@ -11,7 +11,6 @@ import tyro
 
 from ..diagnosis.analysis import analyse
 from ..diagnosis.comparison import compare
-from ..diagnosis.prediction_files import read_predictions
 from ..report import curves
 from ..report.figures import check_format
 from ..report.page import write_report
@@ -72,23 +71,23 @@ def make_report(records: list[RunRecord], path: Path) -> None:
         for group in groups:
             for place, seed in zip(group.places, group.seeds, strict=True):
                 names[place] = f"{group.name}, seed {seed}"
-    found = []
+    analyses = []
     for record, name in zip(records, names, strict=True):
-        analysis = analyse(read_predictions(record.folder, name=name), convention=record.config.data.groups)
+        analysis = analyse(record.predictions(name), convention=record.config.data.groups)
         logits = analysis.predictions.logits
         if logits is not None and logits.nbytes * len(records) > MOST_LOGITS:
             analysis = replace(analysis, predictions=analysis.predictions.without_logits())
-        found.append(analysis)
+        analyses.append(analysis)
     if repeated:
-        write_report(found, path, runs=records, study=study(found, records, groups))
+        write_report(analyses, path, runs=records, study=study(analyses, records, groups))
         return
-    write_report(found, path, comparison=compare(found) if len(found) > 1 else None, runs=records)
+    write_report(analyses, path, comparison=compare(analyses) if len(analyses) > 1 else None, runs=records)
 
 
-def report_or_say(folders: Sequence[Path], path: Path, say: Callable[[str], None]) -> None:
+def report_or_say(runs: Sequence[Path | RunRecord], path: Path, say: Callable[[str], None]) -> None:
     """The report of runs that have just ended: if it cannot be written, the runs are none the worse."""
     try:
-        make_report([read_run(folder) for folder in folders], path)
+        make_report([run if isinstance(run, RunRecord) else read_run(run) for run in runs], path)
         say(f"report in {path}")
     except (ValueError, OSError) as error:
         say(f"no report: {error}")

@@ -14,6 +14,8 @@ from typing import Any
 
 from ..data.datasets import Data, load
 from ..data.manifest import Manifest
+from ..diagnosis.prediction_files import read_predictions
+from ..diagnosis.predictions import Predictions
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
 from ..training.config_io import from_dict, read_yaml
@@ -23,7 +25,7 @@ from .labels import label
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One finished run, as its folder has it."""
+    """One finished run, as its folder has it, or as it has just ended."""
 
     folder: Path
     config: TrainConfig
@@ -31,6 +33,16 @@ class RunRecord:
     manifest: Manifest
     curves: list[dict[str, Any]]
     """Rows of metrics.jsonl, one per epoch."""
+    predicted: Predictions | None = None
+    """Its predictions, where they are in memory."""
+    loaded: Data | None = None
+    """Its images, where they are in memory."""
+
+    def predictions(self, name: str) -> Predictions:
+        """What it predicts for the test images, under this name."""
+        if self.predicted is None:
+            return read_predictions(self.folder, name=name)
+        return dataclasses.replace(self.predicted, name=name)
 
     @property
     def command(self) -> str:
@@ -49,12 +61,14 @@ class RunRecord:
         Raises:
             ValueError, OSError: they are not at hand, or are not those of the run.
         """
+        if self.loaded is not None:
+            return self.loaded
         config = self.config.data
         if not config.skip_broken:  # which images count is then known without reading them
             config = dataclasses.replace(config, check="none", in_memory="no")
-        found = load(config)
-        self.manifest.require_same(found.manifest, f"the run in {self.folder}")
-        return found
+        data = load(config)
+        self.manifest.require_same(data.manifest, f"the run in {self.folder}")
+        return data
 
 
 def read_run(folder: Path) -> RunRecord:
