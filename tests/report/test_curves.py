@@ -53,9 +53,9 @@ def test_presets_and_defaults_are_values_too(make):
     panels = {panel.setting: panel for panel in curves.find_panels(runs)}
     values = {name: [point.value for point in panel.curves[0].points] for name, panel in panels.items()}
     assert values == {"beta": [0.3, 0.5], "r0": [0.01, 0.2], "alpha": [0.1, 0.5], "gamma": [0.0, 2.0]}
-    assert curves.car_settings(make(preset="classwise")) == {"beta": 0.9, "r0": 0.2, "alpha": 10.0, "gamma": 2.0}
-    assert curves.car_settings(make(preset="reference"))["alpha"] == 0.3
-    assert curves.car_settings(make(method="ce")) is None
+    assert make(preset="classwise").car_settings == {"beta": 0.9, "r0": 0.2, "alpha": 10.0, "gamma": 2.0}
+    assert make(preset="reference").car_settings["alpha"] == 0.3
+    assert make(method="ce").car_settings is None
 
 
 def test_a_grid_has_a_curve_for_every_combination(make):

@@ -17,8 +17,7 @@ from spectail.diagnosis.statistics import student
 from spectail.diagnosis.text_table import number
 from spectail.report.page import write_report
 from spectail.report.run_record import RunRecord
-from spectail.report.seed_tables import seed_tables, spread_text
-from spectail.report.seeds import Spread, group_runs, study
+from spectail.report.seeds import Spread, group_runs, seed_tables, spread_text, study
 from spectail.training.config_io import from_dict
 
 SIZE = 6

@@ -9,7 +9,7 @@ from .train_flags import parse
 
 def run(arguments: list[str]) -> None:
     config, printing = parse(arguments)
-    from ..report.labels import label  # noqa: PLC0415 - the flags are read, and help is shown, without the engine
+    from ..report.run_record import label  # noqa: PLC0415 - the flags are read, and help is shown, without the engine
     from ..training.loop import train  # noqa: PLC0415
     from ..training.signals import Interrupted  # noqa: PLC0415
     from .console import ConsoleReporter, make_console, show_results  # noqa: PLC0415

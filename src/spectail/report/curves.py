@@ -5,7 +5,6 @@ Runs that differ only in one of the four settings (and in the seed) make a curve
 
 from __future__ import annotations
 
-import inspect
 import math
 import statistics
 from collections.abc import Sequence
@@ -16,12 +15,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..car import CAR, PRESETS
 from ..diagnosis.text_table import number
-from ..training.config_io import flat, to_dict
-from ..training.run_folder import MAY_DIFFER
 from .figures import AMBER, BLUE, RED, Drawing, check_format, new_figure, save, styled, to_svg
-from .run_record import RunRecord
+from .run_record import CAR_SETTINGS, RunRecord, what_differs
 
 SETTINGS = {
     "beta": "memory \N{GREEK SMALL LETTER BETA}",
@@ -30,16 +26,6 @@ SETTINGS = {
     "gamma": "margin \N{GREEK SMALL LETTER GAMMA}",
 }
 MEASURES = {"overall": ("all", BLUE, "o"), "tail": ("tail", AMBER, "s"), "worst_test": ("worst class", RED, "^")}
-NOT_PART = MAY_DIFFER | {
-    "seed",
-    "log_gradient",
-    "log_cm_gap",
-    "data.root",
-    "data.val_seed",
-    "data.check",
-    "data.in_memory",
-    "car.enabled",
-}
 STROKES = ("-", "--", "-.", ":")
 
 
@@ -70,30 +56,20 @@ class Panel:
     curves: list[Curve]
 
 
-def car_settings(run: RunRecord) -> dict[str, float] | None:
-    """beta, r0, alpha and gamma as they were in a run, presets and defaults filled in; None without CAR."""
-    if not run.results.get("car"):
-        return None
-    preset = PRESETS[run.config.car.preset]
-    usual = {name: entry.default for name, entry in inspect.signature(CAR).parameters.items()} | preset.options
-    usual["alpha"] = preset.alpha
-    given = {name: getattr(run.config.car, name) for name in SETTINGS}
-    return {name: float(usual[name] if given[name] is None else given[name]) for name in SETTINGS}
-
-
 def find_panels(runs: Sequence[RunRecord], *, validation: bool = False) -> list[Panel]:
     """A panel for every setting of CAR that varies while all others stay as they are.
 
     With ``validation`` the figures are those of the validation data, and "all" is the mean of the classes: data held
     out of the training set are as long-tailed as it is.
     """
-    known = [(run, settings) for run in runs if (settings := car_settings(run)) is not None]
+    known = [(run, settings) for run in runs if (settings := run.car_settings) is not None]
     panels = []
-    for name in SETTINGS:
+    for name in CAR_SETTINGS:
         groups: dict[tuple[Any, ...], dict[float, list[RunRecord]]] = {}
         others: dict[tuple[Any, ...], dict[str, Any]] = {}
         for run, settings in known:
-            rest = _everything_else(run, settings, name)
+            rest = run.settings
+            del rest[f"car.{name}"]
             key = tuple(sorted((entry, repr(value)) for entry, value in rest.items()))
             others[key] = rest
             groups.setdefault(key, {}).setdefault(settings[name], []).append(run)
@@ -155,26 +131,6 @@ def save_curves(panels: Sequence[Panel], path: Path) -> None:
     save(figure, path)
 
 
-def _everything_else(run: RunRecord, settings: dict[str, float], name: str) -> dict[str, Any]:
-    """What two runs must share to be on one curve of a setting."""
-    rest = all_settings(run, settings)
-    del rest[f"car.{name}"]
-    return rest
-
-
-def all_settings(run: RunRecord, car: dict[str, float] | None) -> dict[str, Any]:
-    """What two runs share that differ in nothing but the seed; ``car`` are CAR's settings in full."""
-    found = {key: value for key, value in flat(to_dict(run.config)).items() if key not in NOT_PART}
-    return found | {f"car.{name}": value for name, value in (car or {}).items()} | {"data": _images(run)}
-
-
-def _images(run: RunRecord) -> str:
-    """Which images a run had. Runs with validation data cut by other seeds from the same ones belong together."""
-    if run.config.data.val_seed is None:
-        return run.manifest.identity
-    return f"{run.manifest.ranks} {run.manifest.splits['test'].content or run.manifest.splits['test'].index}"
-
-
 def _point(value: float, runs: list[RunRecord], validation: bool) -> Point:
     mean: dict[str, float | None] = {}
     std: dict[str, float | None] = {}
@@ -190,13 +146,6 @@ def _figure(results: dict[str, Any], measure: str, validation: bool) -> float | 
     if not validation:
         return results.get(measure)
     return (results.get("val") or {}).get("balanced" if measure == "overall" else measure)
-
-
-def what_differs(settings: list[dict[str, Any]]) -> list[str]:
-    """For each of several runs or curves, the settings in which they differ."""
-    names = sorted({name for entry in settings for name in entry})
-    differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
-    return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

@@ -47,7 +47,7 @@ def download_files(
         numbers["comparison"] = comparison_summary(comparison)
     before: list[Table] = []
     if study is not None:
-        from .seed_tables import seed_tables  # noqa: PLC0415 - predictions without runs need no training code
+        from .seeds import seed_tables  # noqa: PLC0415 - predictions without runs need no training code
 
         numbers["seeds"] = asdict(study)
         before = seed_tables(study)

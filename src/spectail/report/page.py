@@ -202,7 +202,7 @@ def _headings(titles: list[str], shown: list[int], study: SeedStudy | None) -> l
 def _seeds(study: SeedStudy | None) -> dict[str, Any] | None:
     if study is None:
         return None
-    from .seed_tables import interval_of, mean_table  # noqa: PLC0415 - predictions without runs need no training code
+    from .seeds import interval_of, mean_table  # noqa: PLC0415 - predictions without runs need no training code
 
     return {"table": mean_table(study), "interval_of": interval_of}
 

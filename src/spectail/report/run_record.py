@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import shlex
 import typing
@@ -12,15 +13,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..car import CAR, PRESETS
 from ..data.datasets import Data, load
 from ..data.manifest import Manifest
 from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.predictions import Predictions
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
-from ..training.config_io import from_dict, read_yaml
-from ..training.run_folder import RunFolder
-from .labels import label
+from ..training.config_io import flat, from_dict, read_yaml, to_dict
+from ..training.run_folder import MAY_DIFFER, RunFolder
+
+CAR_SETTINGS = ("beta", "r0", "alpha", "gamma")
+"""The settings of CAR that are drawn as curves."""
+NOT_COMPARED = MAY_DIFFER | {
+    *("seed", "log_gradient", "log_cm_gap", "car.enabled"),
+    *("data.root", "data.val_seed", "data.check", "data.in_memory"),
+}
+"""Settings in which runs may differ that differ in nothing but the seed."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,33 @@ class RunRecord:
     @property
     def flags(self) -> list[str]:
         """The flags of the command, each with its values, quoted for a shell."""
-        return [shlex.join(words) for words in changed_flags(self.config)]
+        return [shlex.join(flag) for flag in changed_flags(self.config)]
+
+    @property
+    def label(self) -> str:
+        return label(self.results)
+
+    @property
+    def car_settings(self) -> dict[str, float] | None:
+        """beta, r0, alpha and gamma as they were, presets and defaults filled in; None without CAR."""
+        if not self.results.get("car"):
+            return None
+        preset = PRESETS[self.config.car.preset]
+        usual = {name: entry.default for name, entry in inspect.signature(CAR).parameters.items()} | preset.options
+        usual["alpha"] = preset.alpha
+        given = {name: getattr(self.config.car, name) for name in CAR_SETTINGS}
+        return {name: float(usual[name] if given[name] is None else given[name]) for name in CAR_SETTINGS}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What runs share that differ in nothing but the seed, CAR's settings in full."""
+        settings = {name: value for name, value in flat(to_dict(self.config)).items() if name not in NOT_COMPARED}
+        settings |= {f"car.{name}": value for name, value in (self.car_settings or {}).items()}
+        test = self.manifest.splits["test"]
+        if self.config.data.val_seed is None:
+            return settings | {"data": self.manifest.identity}
+        # validation data cut by other seeds from the same images belong together
+        return settings | {"data": f"{self.manifest.ranks} {test.content or test.index}"}
 
     @cached_property
     def data(self) -> Data:
@@ -92,9 +127,31 @@ def read_run(folder: Path) -> RunRecord:
     )
 
 
+def label(results: dict[str, Any]) -> str:
+    """The method, with CAR where it was put on it, and the preset of CAR where it is not the method's own.
+
+    Example:
+        >>> label({"method": "focal", "car": {"preset": "classwise"}}), label({"method": "car", "car": {}})
+        ('focal + car (classwise)', 'car')
+    """
+    name, car = str(results["method"]), results.get("car")
+    if not car:
+        return name
+    own = find_method(name).load().essentials.get("car", {}).get("preset", "paper")
+    preset = car.get("preset", own)
+    return (name if name.startswith("car") else f"{name} + car") + ("" if preset == own else f" ({preset})")
+
+
+def what_differs(settings: list[dict[str, Any]]) -> list[str]:
+    """For each of several runs or curves, the settings in which they differ."""
+    names = sorted({name for entry in settings for name in entry})
+    differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
+    return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]
+
+
 def run_names(runs: Sequence[RunRecord]) -> list[str]:
     """What to call runs: the method, with the seed or the folder only where that does not tell them apart."""
-    methods = [label(run.results) for run in runs]
+    methods = [run.label for run in runs]
     seeded = [f"{method}, seed {run.config.seed}" for method, run in zip(methods, runs, strict=True)]
     short = [f"{method} ({run.folder.name})" for method, run in zip(methods, runs, strict=True)]
     full = [f"{method} ({run.folder})" for method, run in zip(methods, runs, strict=True)]
@@ -104,16 +161,16 @@ def run_names(runs: Sequence[RunRecord]) -> list[str]:
 def changed_flags(config: TrainConfig) -> list[list[str]]:
     """The flags of `spectail train` that differ from its defaults, each with its values."""
     default = from_dict({"method": config.method})
-    found: list[list[str]] = [["--method", config.method]]
+    flags: list[list[str]] = [["--method", config.method]]
     for field in dataclasses.fields(config):
         value, usual = getattr(config, field.name), getattr(default, field.name)
         if field.name == "car":
-            found += _car_flags(config)
+            flags += _car_flags(config)
         elif dataclasses.is_dataclass(value):
-            found += _changed(value, usual)
+            flags += _changed(value, usual)
         elif value != usual and field.name != "method":
-            found.append(_flag(field.name, value))
-    return found
+            flags.append(_flag(field.name, value))
+    return flags
 
 
 def _car_flags(config: TrainConfig) -> list[list[str]]:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from ..diagnosis.analysis import GROUPS, Analysis
 from ..diagnosis.comparison import DRAWS, Difference, members_of, require_same
 from ..diagnosis.statistics import student
-from .curves import all_settings, car_settings, what_differs
-from .labels import label
-from .run_record import RunRecord
+from ..diagnosis.tables import TITLES, signed
+from ..diagnosis.text_table import Table, number
+from .run_record import RunRecord, what_differs
 
 FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
            "worst_ratio": "WR", "ece": "ECE"}  # fmt: skip
 DIFFERENCES = ("overall", "balanced", *GROUPS, "bottom_10pct")
+DIGITS = {"worst_ratio": 3}
 ENOUGH = 3  # seeds that say something about others
 
 
@@ -92,7 +93,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     found: dict[tuple[Any, ...], dict[int, int]] = {}
     settings: dict[tuple[Any, ...], dict[str, Any]] = {}
     for place, run in enumerate(runs):
-        rest = all_settings(run, car_settings(run))
+        rest = run.settings
         same = tuple(sorted((name, repr(value)) for name, value in rest.items()))
         repeat = 0
         while run.config.seed in found.setdefault((same, repeat), {}):
@@ -108,7 +109,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
 
 def _names(firsts: list[RunRecord], settings: list[dict[str, Any]]) -> list[str]:
     """Methods; where two are the same, with the settings in which they differ, or else the folder."""
-    names = [label(run.results) for run in firsts]
+    names = [run.label for run in firsts]
     for name in set(names):
         same = [place for place, other in enumerate(names) if other == name]
         if len(same) > 1:
@@ -225,3 +226,43 @@ def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:
         gap = None if means[0] is None or means[1] is None else means[1] - means[0]
         entries.append({"index": at, "name": entry["name"], "baseline": means[0], "other": means[1], "difference": gap})
     return entries
+
+
+def spread_text(found: Spread | None, digits: int = 1) -> str:
+    """``63.1 \u00b1 0.4 (3)``: mean, standard deviation over seeds, and their number."""
+    if found is None:
+        return "n/a"
+    if found.std is None:
+        return f"{number(found.mean, digits)} (one seed)"
+    return f"{number(found.mean, digits)} \u00b1 {number(found.std, digits)} ({found.number})"
+
+
+def interval_of(pair: SeedPairing) -> str:
+    """What the interval of a difference is over."""
+    seeds = f"{len(pair.seeds)} seeds" if len(pair.seeds) > 1 else "one seed"
+    return f"{seeds}, over test images {'and seeds' if pair.judged else 'only'}"
+
+
+def mean_table(study: SeedStudy) -> Table:
+    """One row per method."""
+    rows = [
+        (group.name, *(spread_text(figures[key], DIGITS.get(key, 1)) for key in FIGURES))
+        for group, figures in zip(study.groups, study.figures, strict=True)
+    ]
+    title = "Accuracy in percent: mean and standard deviation over seeds, and their number"
+    return Table(title, ("", *FIGURES.values()), rows)
+
+
+def seed_tables(study: SeedStudy) -> list[Table]:
+    """Means, and differences from the first method where there are any."""
+    if not study.pairs:
+        return [mean_table(study)]
+    rows = []
+    for pair in study.pairs:
+        rows.append((pair.name, interval_of(pair), *(signed(pair.differences[key]) for key in DIFFERENCES)))
+        if pair.judged:
+            figures = (signed(pair.over_seeds[key]) for key in DIFFERENCES)
+            rows.append((pair.name, f"{len(pair.seeds)} seeds, over seeds alone", *figures))
+    header = ("", "95 % interval", *(TITLES.get(key, key) for key in DIFFERENCES))
+    title = f"Mean difference from {study.groups[0].name} in points, runs paired by seed, with 95 % intervals"
+    return [mean_table(study), Table(title, header, rows, words=2)]
