@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 import textwrap
 import warnings
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .packages import FEATURES, extras, feature, installed
+from ..integrations.versions import FRAMEWORKS
 
 USAGE = """usage: spectail doctor [--json]
 
@@ -33,6 +33,10 @@ HANDLED = (
     "the compiled operators of torchvision were built for another torch and do not load. This is handled: spectail "
     "declares them and does without."
 )
+EXTRAS = {"train": "training, commands", "report": "report page", "experiments": "several machines",
+          "docs": "documentation", "dev": "development"}  # fmt: skip
+INTEGRATIONS = {"huggingface": "Hugging Face", "lightning": "Lightning", "torchmetrics": "torchmetrics",
+                "timm": "timm's trainer"}  # fmt: skip
 WIDTH, LABEL = 80, 21
 
 
@@ -41,50 +45,70 @@ def run(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     as_json = read(arguments)
-    found = examine()
-    print(json.dumps(found, indent=1) if as_json else render(found))
-    return 0 if found["core_works"] else 1
+    report = examine()
+    print(json.dumps(report, indent=1) if as_json else render(report))
+    return 0 if report["core_works"] else 1
 
 
 def read(arguments: list[str]) -> bool:
-    """Whether JSON is asked for."""
+    """Whether JSON is asked for. The parser of the other commands may not be installed."""
     for argument in arguments:
         if argument != "--json":
             raise ValueError(f"expected no option but --json or --help; got {argument!r}.")
     return bool(arguments)
 
 
-# what there is
-
-
 def examine() -> dict[str, Any]:
-    """All that is known of this installation, as JSON can hold it."""
-    with warnings.catch_warnings(record=True) as said:  # torch only warns of a driver that is too old
+    """All that is known of this installation, as text under the labels of the page."""
+    with warnings.catch_warnings(record=True) as caught:  # torch only warns of a driver that is too old
         warnings.simplefilter("always")
-        broken = {name: why for name in ("torch", "numpy") if (why := import_problem(name))}
-        devices, notes = [cpu("torch" not in broken)], []
-        if not broken:
-            devices[0]["car_step"] = step_problem("cpu")
-            devices += accelerators()
-            notes += torchvision_notes(broken)
-    known = "torch" not in broken  # what integrations need is said by modules that import it
+        broken = {name: problem for name in ("torch", "numpy") if (problem := import_problem(name))}
+        core_works = not broken and not step_problem("cpu")
+        devices, notes = ({}, []) if broken else (find_devices(), torchvision_notes(broken))
+    own, where = installed("spectail"), ", in a virtual environment" * (sys.prefix != sys.base_prefix)
+    other = f" (its metadata: {own or 'none, it is not installed'})" * (own != __version__)
+    core = {name: ", ".join(filter(None, [installed(name), broken.get(name)])) for name in ("torch", "numpy")}
     return {
-        "spectail": __version__,
-        "installed": installed("spectail"),
-        "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "virtual_environment": sys.prefix != sys.base_prefix,
-        "platform": platform.platform(),
-        "torch": installed("torch"),
-        "torch_build": build() if known else None,
-        "numpy": installed("numpy"),
-        "devices": devices,
-        "cache": cache(),
-        "extras": extras(broken) if known else {},
-        "features": [feature(which, broken) for which in FEATURES] if known else [],
-        "broken": broken,
-        "notes": list(dict.fromkeys([*notes, *(words(warning.message) for warning in said)])),
-        "core_works": not {"torch", "numpy"} & broken.keys() and not devices[0]["car_step"],
+        "core_works": core_works,
+        "environment": {
+            "spectail": __version__ + other,
+            "Python": f"{platform.python_version()} ({platform.python_implementation()}){where}",
+            "platform": platform.platform(),
+            **core,
+            **devices,
+            "cache": describe_cache(),
+        },
+        "features": find_features(broken),
+        "notes": list(dict.fromkeys([*notes, *(first_line(warning.message) for warning in caught)])),
     }
+
+
+def render(report: dict[str, Any]) -> str:
+    """The report on a screen of 80 columns."""
+    lines = [line for label, text in report["environment"].items() for line in row(label, text)] + [""]
+    for name, feature in report["features"].items():
+        lines += row(name, f"{'ready' if feature['ready'] else 'not ready'}: {feature['packages']}".removesuffix(": "))
+        lines += row("", feature["fix"] or "")
+    for note in report["notes"]:
+        lines += ["", *textwrap.wrap(f"Note: {note}", WIDTH, break_on_hyphens=False)]
+    failure = "The core does not work: pip install --upgrade torch numpy"
+    return "\n".join([*lines, "", "The core works." if report["core_works"] else failure, LAST])
+
+
+def row(label: str, text: str) -> list[str]:
+    """A label, and text beside it on as many lines as it needs."""
+    indent = " " * LABEL
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"{label:{LABEL}}", subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, if it is there."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def import_problem(name: str) -> str:
@@ -92,61 +116,43 @@ def import_problem(name: str) -> str:
     try:
         import_module(name)
     except ModuleNotFoundError as error:
-        return "not installed" if error.name == name else f"does not import: {words(error)}"
+        return "not installed" if error.name == name else f"does not import: {first_line(error)}"
     except Exception as error:  # libraries that do not load raise almost anything
-        return f"does not import: {words(error)}"
+        return f"does not import: {first_line(error)}"
     return ""
 
 
-def words(error: object) -> str:
+def first_line(message: object) -> str:
     """The first line of a message, without a user's name in paths."""
-    return tilde(next(iter(str(error).strip().splitlines()), type(error).__name__))
+    return with_tilde(next(iter(str(message).strip().splitlines()), type(message).__name__))
 
 
-def tilde(text: str) -> str:
+def with_tilde(text: str) -> str:
     home = os.path.expanduser("~")
     return text.replace(home, "~") if len(home) > 1 else text
 
 
-def build() -> str:
+def find_devices() -> dict[str, str]:
+    """CPU and GPUs, each with a step of the loss tried on it: a build without kernels for a GPU fails only then."""
     import torch  # noqa: PLC0415 - known to import by now
+    from torch.utils import collect_env  # noqa: PLC0415
 
-    if torch.version.hip:
-        return f"ROCm {torch.version.hip}"
-    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
-
-
-def cpu(with_torch: bool) -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found: dict[str, Any] = {"device": "cpu", "cores": usable, "car_step": ""}
-    if with_torch:
-        import torch  # noqa: PLC0415
-
-        found |= {"threads": torch.get_num_threads(), "capability": torch.backends.cpu.get_cpu_capability()}
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        found["bf16"] = "in hardware" if re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", flags) else "emulated"
-    except OSError:
-        pass  # not Linux: not known
-    return found
-
-
-def accelerators() -> list[dict[str, Any]]:
-    """GPUs, each with a step of the loss tried on it: a build without kernels for a GPU fails only then."""
-    import torch  # noqa: PLC0415
-
-    found: list[dict[str, Any]] = []
-    for place in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        properties, device = torch.cuda.get_device_properties(place), f"cuda:{place}"
-        fast = torch.version.hip or properties.major >= 8
-        found.append(
-            {"device": device, "name": properties.name, "memory": properties.total_memory,
-             "capability": f"{properties.major}.{properties.minor}", "bf16": "in hardware" if fast else "emulated",
-             "car_step": step_problem(device)}
-        )  # fmt: skip
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    build = f"ROCm {torch.version.hip}" if torch.version.hip else build
+    capability = torch.backends.cpu.get_cpu_capability()
+    devices = {"cpu": f"{torch.get_num_threads()} threads of torch ({build}), capability {capability}"}
+    if torch.cuda.is_available():
+        driver = collect_env.get_nvidia_driver_version(collect_env.run)  # type: ignore[no-untyped-call]
+        for index in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(index)
+            about = f"{card.name}, {card.total_memory / 1e9:.1f} GB, capability {card.major}.{card.minor}"
+            devices[f"cuda:{index}"] = about + (f", driver {driver}" if driver else "")
     if torch.backends.mps.is_available():
-        found.append({"device": "mps", "name": "Apple GPU", "car_step": step_problem("mps")})
-    return found
+        devices["mps"] = "Apple GPU"
+    for name in devices:
+        if problem := step_problem(name):
+            devices[name] += f"; a step of CAR FAILS: {problem}"
+    return devices
 
 
 def step_problem(device: str) -> str:
@@ -163,7 +169,7 @@ def step_problem(device: str) -> str:
         if logits.grad is None or not logits.grad.isfinite().all() or not logits.grad.any():
             return "the gradient is zero or not finite"
     except Exception as error:  # whatever it is, it belongs into the report
-        return words(error)
+        return first_line(error)
     return ""
 
 
@@ -179,100 +185,55 @@ def torchvision_notes(broken: dict[str, str]) -> list[str]:
     return [HANDLED] if torchvision_ops._declared is not None else []
 
 
-def cache() -> dict[str, Any]:
+def describe_cache() -> str:
     try:
         folder: Path = import_module("spectail._utils.files").cache_folder().absolute()
-        place = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-        free = shutil.disk_usage(place).free
+        above = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        free = shutil.disk_usage(above).free / 1e9
+        size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
     except (ImportError, RuntimeError, OSError) as error:  # numpy is missing, or the user has no home
-        return {"problem": words(error)}
-    size = 0
-    for where, _, files in os.walk(folder):
-        for file in files:
-            try:
-                size += os.lstat(os.path.join(where, file)).st_size
-            except OSError:
-                continue  # deleted meanwhile
-    return {
-        "folder": tilde(str(folder)),
-        "chosen_by": "SPECTAIL_CACHE" if os.environ.get("SPECTAIL_CACHE") else "default",
-        "exists": folder.is_dir(),
-        "size": size,
-        "writable": place.is_dir() and os.access(place, os.W_OK | os.X_OK),
-        "free": free,
-    }
+        return f"not found ({first_line(error)})"
+    writable = "can be" if above.is_dir() and os.access(above, os.W_OK | os.X_OK) else "CANNOT BE"
+    filled = f"{size:,.1f} MB" if folder.is_dir() else "not made yet"
+    return f"{with_tilde(str(folder))}, {filled}, {writable} written, {free:,.1f} GB free"
 
 
-# how it is shown
+def find_features(broken: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """What each extra and each integration needs: packages with their versions, and what is wrong with them."""
+    unknown = [] if installed("packaging") else [("packaging", "missing")]  # every extra brings it
+    known = {name: unknown or required(extra, broken) for extra, name in EXTRAS.items()}
+    for module, name in INTEGRATIONS.items():
+        package, number = FRAMEWORKS[module].installed() or (FRAMEWORKS[module].packages[0], "")
+        problem = FRAMEWORKS[module].problem(number) if number and not unknown else "missing"
+        known[name] = unknown or [(f"{package} {number}".strip(), problem)]
+    fixes = dict.fromkeys(INTEGRATIONS.values(), "integrations") | {name: extra for extra, name in EXTRAS.items()}
+    features, shown = {}, set()
+    for name, packages in known.items():
+        ready = not any(problem for _, problem in packages)
+        new = [f"{package} {problem}".strip() for package, problem in packages if problem or package not in shown]
+        shown |= {package for package, _ in packages}  # what works is named once
+        fix = None if ready else f"pip install --upgrade 'spectail[{fixes[name]}]'"
+        features[name] = {"ready": ready, "packages": ", ".join(new), "fix": fix}
+    return features
 
 
-def render(found: dict[str, Any]) -> str:
-    """The report on a screen of 80 columns."""
-    broken = found["broken"]
-    title = f"spectail {found['spectail']}"
-    if found["installed"] != found["spectail"]:  # metadata of another version, or none beside a source tree
-        title += f" (its metadata: {found['installed'] or 'none, it is not installed'})"
-    lines = [title]
-    lines += row("Python", found["python"] + ", in a virtual environment" * found["virtual_environment"])
-    lines += row("platform", found["platform"])
-    for package in ("torch", "numpy"):
-        about = [found[package], found["torch_build"] if package == "torch" else None, broken.get(package)]
-        lines += row(package, ", ".join(filter(None, about)))
-    for device in found["devices"]:
-        lines += row(device["device"], device_words(device))
-    lines += row("cache", cache_words(found["cache"]))
-    if found["features"]:
-        lines += ["", *(line for extra in found["extras"].items() for line in extra_lines(*extra)), ""]
-        lines += [line for one in found["features"] for line in feature_lines(one)]
-    else:
-        lines += ["", "No feature was looked at, as all need torch: pip install --upgrade torch numpy"]
-    for note in found["notes"]:
-        lines += ["", *textwrap.wrap(f"Note: {note}", WIDTH, break_on_hyphens=False)]
-    verdict = "The core works." if found["core_works"] else "The core does not work."
-    return "\n".join([*lines, "", verdict, LAST])
+def required(extra: str, broken: dict[str, str]) -> list[tuple[str, str]]:
+    """The packages of an extra, by spectail's own metadata: name and version, and what is wrong."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - every extra brings it, the core does not
 
-
-def row(label: str, text: str) -> list[str]:
-    """A label, and text beside it on as many lines as it needs."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=f"{label:{LABEL}}", subsequent_indent=" " * LABEL,
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def device_words(device: dict[str, Any]) -> str:
-    parts = [device["name"]] if "name" in device else [f"{device['cores']} cores"]
-    if "threads" in device:
-        parts.append(f"threads of torch {device['threads']}")
-    if "memory" in device:
-        parts.append(f"{device['memory'] / 1e9:.1f} GB")
-    if "capability" in device:
-        parts.append(f"capability {device['capability']}")
-    if "bf16" in device:
-        parts.append(f"bf16 {device['bf16']}")
-    return ", ".join(parts) + (f"; a step of CAR FAILS: {device['car_step']}" if device["car_step"] else "")
-
-
-def cache_words(found: dict[str, Any]) -> str:
-    if "problem" in found:
-        return f"not found ({found['problem']})"
-    size = f"{found['size'] / 1e6:,.1f} MB" if found["exists"] else "not made yet"
-    write = "can be written" if found["writable"] else "CANNOT BE WRITTEN"
-    chosen = " (SPECTAIL_CACHE)" * (found["chosen_by"] != "default")
-    return f"{found['folder']}{chosen}, {size}, {write}, {found['free'] / 1e9:,.1f} GB free"
-
-
-def extra_lines(extra: str, found: dict[str, Any]) -> list[str]:
-    count = len(found["lacks"])
-    return row(f"extra {extra}", f"lacks {count} of {found['packages']} packages" if count else "complete")
-
-
-def feature_lines(found: dict[str, Any]) -> list[str]:
-    there, missing = [], [one["package"] for one in found["packages"] if one["verdict"] == "missing"]
-    for one in found["packages"]:
-        if one["verdict"] != "missing":
-            wrong = f" {one['verdict']} ({one['wanted']})" if one["verdict"] != "works" else ""
-            there.append(" ".join(filter(None, [one["package"], one["found"]])) + wrong)
-    parts = [", ".join(there), f"missing {', '.join(missing)}" if missing else ""]
-    lines = row(found["feature"], ": ".join(filter(None, [found["state"], "; ".join(filter(None, parts))])))
-    return lines + (row("", found["fix"]) if found["fix"] else [])
+    try:
+        lines = metadata("spectail").get_all("Requires-Dist") or []
+    except PackageNotFoundError:  # a source tree on the path, not an installation
+        lines = []
+    packages = []
+    for wanted in map(Requirement, lines):
+        needed = wanted.marker is not None and wanted.marker.evaluate({"extra": extra})
+        if not needed or wanted.name == "spectail":  # an extra of ours inside another; its packages are listed too
+            continue
+        number = installed(wanted.name)
+        if number is None:
+            packages.append((wanted.name, "missing"))
+            continue
+        fits = wanted.specifier.contains(number, prereleases=True)
+        packages.append((f"{wanted.name} {number}", broken.get(wanted.name, "" if fits else f"not {wanted.specifier}")))
+    return packages or [("spectail", "must be installed again: its metadata do not name this extra")]

@@ -13,9 +13,9 @@ from .._core.distributed import find_group, place
 from ..car_loss import CARLoss
 from ..counts import CountsLike
 from ..metrics import Metrics
-from .versions import FRAMEWORKS, need
+from .versions import need
 
-need(*FRAMEWORKS["huggingface"])
+need("huggingface")
 
 from transformers import TrainerCallback  # noqa: E402 - not before its version is known
 

@@ -12,9 +12,9 @@ from .._core.sparse_svd import leading
 from ..car import CAR
 from ..counts import CountsLike
 from ..metrics import Metrics
-from .versions import FRAMEWORKS, need
+from .versions import need
 
-need(*FRAMEWORKS["lightning"])
+need("lightning")
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

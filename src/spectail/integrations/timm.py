@@ -8,7 +8,7 @@ from torch import nn
 
 from .versions import FRAMEWORKS, need
 
-FOUND, LEAST = need(*FRAMEWORKS["timm"]), FRAMEWORKS["timm"].least
+FOUND, LEAST = need("timm"), FRAMEWORKS["timm"].least
 
 # what no version number tells: a build of one's own, or a later release that has moved it
 OTHER = f"timm {FOUND} is not used: its checkpoints have no place for the state of a loss; pip install timm=={LEAST}"

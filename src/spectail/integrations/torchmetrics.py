@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .._core.dtypes import holds_float64
 from ..counts import CountsLike, as_counts
-from .versions import FRAMEWORKS, need
+from .versions import need
 
-need(*FRAMEWORKS["torchmetrics"])
+need("torchmetrics")
 
 from torchmetrics import Metric  # noqa: E402 - not before its version is known
 

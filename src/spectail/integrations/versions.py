@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-EXTRA = "pip install 'spectail[integrations]'"
-
 
 class Framework(NamedTuple):
-    """What an integration asks of its framework; the arguments of :func:`need`."""
+    """What an integration asks of its framework."""
 
     packages: tuple[str, ...]
+    """Names under which it is distributed."""
     least: str
+    """The first version that works, for the ``reason``."""
     reason: str
     refused: tuple[str, ...] = ()
+    """Later versions that are not used, and ``why``."""
     why: str = ""
+
+    def installed(self) -> tuple[str, str] | None:
+        """The package that is there, and its version."""
+        for package in self.packages:
+            try:
+                return package, version(package)
+            except PackageNotFoundError:
+                continue
+        return None
+
+    def problem(self, number: str) -> str:
+        """What is wrong with a version; nothing if it works.
+
+        Example:
+            >>> FRAMEWORKS["timm"].problem("1.0.9")
+            'is too old: the place for the state of a loss in its checkpoints needs 1.0.30 or newer'
+            >>> FRAMEWORKS["timm"].problem("1.1.0.dev0")
+            ''
+        """
+        from packaging.version import Version  # noqa: PLC0415 - the frameworks need it, spectail's core does not
+
+        if number in self.refused:
+            return f"is not used: {self.why}; install another version"
+        if Version(number) < Version(self.least):
+            return f"is too old: {self.reason} needs {self.least} or newer"
+        return ""
 
 
 FRAMEWORKS = {
@@ -34,58 +59,16 @@ FRAMEWORKS = {
 }
 
 
-def need(packages: Sequence[str], least: str, reason: str, refused: Sequence[str] = (), why: str = "") -> str:
-    """The version that is installed of the first of these packages that is.
+def need(module: str) -> str:
+    """The version of a module's framework. Raises ImportError if there is none, or one that does not work."""
+    framework = FRAMEWORKS[module]
+    there = framework.installed()
+    if there is None:
+        name = framework.packages[0]
+        raise ImportError(f"{name} is not installed; it comes with pip install 'spectail[integrations]'", name=name)
+    package, number = there
+    if problem := framework.problem(number):
+        raise ImportError(f"{package} {number} {problem}; pip install --upgrade {package}", name=package)
+    from .._utils import torchvision_ops  # noqa: F401, PLC0415 - frameworks import torchvision, which may not fit torch
 
-    Args:
-        packages: names under which the framework is distributed.
-        least: the first version that is known to work, and the ``reason``.
-        refused: later versions that do not, and ``why``.
-
-    Example:
-        >>> numbers(need(["torch"], "2.4", "what this package calls")) >= (2, 4)
-        True
-    """
-    for package in packages:
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            continue
-        verdict = judge(found, least, refused)
-        if verdict == "refused":
-            raise ImportError(
-                f"{package} {found} is not used: {why}; install another version: pip install --upgrade {package}",
-                name=package,
-            )
-        if verdict == "too old":
-            raise ImportError(
-                f"{package} {found} is too old: {reason} needs {least} or newer; pip install --upgrade {package}",
-                name=package,
-            )
-        return found
-    raise ImportError(f"{packages[0]} is not installed; it comes with {EXTRA}", name=packages[0])
-
-
-def judge(found: str, least: str = "", refused: Sequence[str] = (), below: str = "") -> str:
-    """``works``, ``refused``, ``too old`` or ``too new``: how a version stands to what is asked for.
-
-    Example:
-        >>> [judge(found, "2.0", refused=["2.6.3"], below="3") for found in ("2.6.4", "2.6.3", "1.9.5", "3.0")]
-        ['works', 'refused', 'too old', 'too new']
-    """
-    if found in refused:
-        return "refused"
-    if numbers(found) < numbers(least):
-        return "too old"
-    return "too new" if below and numbers(found) >= numbers(below) else "works"
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version, for comparing.
-
-    Example:
-        >>> numbers("2.6.1+cpu"), numbers("4.50.0.dev0"), numbers("5.0rc1")
-        ((2, 6, 1), (4, 50, 0), (5, 0))
-    """
-    leading = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in leading.group().split(".")) if leading else ()
+    return number
