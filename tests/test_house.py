@@ -135,6 +135,13 @@ def test_the_root_holds_what_users_import_only():
     assert {path.stem for path in SOURCE.glob("*.py")} == wanted | {"car_reference", "metrics", "testing"}
 
 
+def test_methods_need_no_data_but_for_the_views_of_one():
+    """Batches are a matter of types: importing a method takes no torchvision."""
+    methods = {name for name in EVERYWHERE if room(name) == "methods"}
+    found = {name for name in methods if "data" in {room(other) for other in modules_used(name, EVERYWHERE)}}
+    assert found == {"spectail.methods.concutmix"}
+
+
 def find_circle(known):
     graph = {name: modules_used(name, known) & known.keys() for name in known}
     try:

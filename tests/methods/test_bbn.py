@@ -32,7 +32,7 @@ def head():
     return found
 
 
-def place(epoch, at, make, **options):
+def emphasis_at(epoch, at, make, **options):
     method = make("bbn", **options)
     method.begin_epoch(at(epoch))
     return method.emphasis
@@ -46,7 +46,7 @@ def place(epoch, at, make, **options):
 )
 def test_emphasis_of_the_authors(make, at, one_based, wanted):
     assert emphasis(one_based - 1, 200) == pytest.approx(wanted, abs=1e-12)
-    assert place(one_based - 1, at, make) == pytest.approx(wanted, abs=1e-12)
+    assert emphasis_at(one_based - 1, at, make) == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize(("epochs", "horizon"), [(90, 100), (180, 200), (200, 200), (100, 100), (91, 91), (2, 2)])
@@ -55,12 +55,12 @@ def test_horizon_follows_the_authors_settings(make, epochs, horizon):
 
 
 def test_a_horizon_may_be_given(make, at):
-    assert place(10, at, make, epochs=90, horizon=40) == pytest.approx(1 - 1 / 16)
-    assert place(60, at, make, epochs=90, horizon=40) == 0.0  # never below
+    assert emphasis_at(10, at, make, epochs=90, horizon=40) == pytest.approx(1 - 1 / 16)
+    assert emphasis_at(60, at, make, epochs=90, horizon=40) == 0.0  # never below
 
 
 def test_emphasis_never_rises(make, at):
-    found = [place(epoch, at, make, epochs=30) for epoch in range(30)]
+    found = [emphasis_at(epoch, at, make, epochs=30) for epoch in range(30)]
     assert found[0] == 1.0
     assert all(before > after for before, after in itertools.pairwise(found))
     assert found[-1] > 0

@@ -1,10 +1,12 @@
-"""Which ranks share a batch."""
+"""Which ranks share a batch, and sums over them."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 Sync: TypeAlias = bool | str | dist.ProcessGroup
 
@@ -26,10 +28,21 @@ def find_group(sync: Sync) -> dist.ProcessGroup | None:
     return group if group is not None and dist.get_world_size(group) > 1 else None
 
 
-def place() -> tuple[int, int]:
+def rank_and_world() -> tuple[int, int]:
     """Rank and number of ranks; (0, 1) alone."""
     running = dist.is_available() and dist.is_initialized()
     return (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
+
+
+def summed(*tensors: Tensor) -> list[Tensor]:
+    """Each added up over all ranks, in one exchange, as new tensors without gradient; alone the tensors themselves."""
+    group = find_group("auto")
+    if group is None:
+        return list(tensors)
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def check_sync(sync: Sync) -> Sync:

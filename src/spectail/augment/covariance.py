@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from .._core import waits
-from .._core.distributed import find_group
+from .._core.distributed import find_group, summed
 from ..targets import class_indices
 
 KINDS = ("full", "diagonal")
@@ -24,7 +23,7 @@ class Present(NamedTuple):
     """(K,) how often each occurs."""
     classes: Tensor
     """Those that occur."""
-    place: Tensor
+    slot: Tensor
     """(N,) where among these each label of this rank is."""
 
 
@@ -76,11 +75,12 @@ class ClassCovariance(nn.Module):
                 f"features must be (N, {self.mean.shape[1]}) with N labels; got {tuple(features.shape)} and "
                 f"{len(labels)} labels."
             )
-        counts, classes, place = present(labels, len(self.count)) if found is None else found
+        counts, classes, slot = present(labels, len(self.count)) if found is None else found
         values = features.to(self.mean.dtype)
         number = counts[classes].to(values.dtype)
-        mean = summed(torch.zeros_like(self.mean[classes]).index_add_(0, place, values)) / number[:, None]
-        spread = summed(self._products(values - mean[place], place, len(classes)))
+        [total] = summed(torch.zeros_like(self.mean[classes]).index_add_(0, slot, values))
+        mean = total / number[:, None]
+        [spread] = summed(self._products(values - mean[slot], slot, len(classes)))
         share = (number / (number + self.count[classes]))[:, None]
         gap = self.mean[classes] - mean
         self.mean[classes] -= share * gap
@@ -91,14 +91,14 @@ class ClassCovariance(nn.Module):
             gap = gap * gap
         self.cov[classes] = (1 - share) * (self.cov[classes] + share * gap) + share * spread / number[:, None]
 
-    def _products(self, values: Tensor, place: Tensor, classes: int) -> Tensor:
+    def _products(self, values: Tensor, slot: Tensor, classes: int) -> Tensor:
         """Summed outer products, or squares, of the rows of each class."""
         width = values.shape[1]
         if self.kind == "diagonal":
-            return values.new_zeros(classes, width).index_add_(0, place, values * values)
+            return values.new_zeros(classes, width).index_add_(0, slot, values * values)
         found = values.new_zeros(classes, width, width)
         size = max(1, MOST // width**2)
-        for rows, where in zip(torch.split(values, size), torch.split(place, size), strict=True):
+        for rows, where in zip(torch.split(values, size), torch.split(slot, size), strict=True):
             found.index_add_(0, where, rows[:, :, None] * rows[:, None, :])
         return found
 
@@ -111,20 +111,12 @@ def present(labels: Tensor, num_classes: int, known: Tensor | None = None) -> Pr
 
     Example:
         >>> present(torch.tensor([4, 1, 4]), 5)
-        Present(counts=tensor([0, 1, 0, 0, 2]), classes=tensor([1, 4]), place=tensor([1, 0, 1]))
+        Present(counts=tensor([0, 1, 0, 0, 2]), classes=tensor([1, 4]), slot=tensor([1, 0, 1]))
     """
     labels = labels.long()
-    counts = summed(labels.new_zeros(num_classes).index_add_(0, labels, torch.ones_like(labels)))
+    [counts] = summed(labels.new_zeros(num_classes).index_add_(0, labels, torch.ones_like(labels)))
     if known is None or find_group("auto") is not None:
         classes = counts.nonzero().squeeze(1)
     else:
         classes = waits.sent(known.long().bincount(minlength=num_classes).nonzero().squeeze(1), labels.device)
     return Present(counts, classes, (counts > 0).cumsum(0)[labels] - 1)
-
-
-def summed(values: Tensor) -> Tensor:
-    """Added up over all ranks, in place; alone as it is."""
-    group = find_group("auto")
-    if group is not None:
-        dist.all_reduce(values, group=group)
-    return values

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._core.distributed import summed
 from ..targets import class_indices
-from .covariance import summed
 
 MOST = 2**19
 """Numbers of one piece of the K x A differences of several classes: full covariances are worked off in such pieces."""
@@ -204,7 +204,7 @@ def covariance_gradient(
     slope = (shares * p).scatter_add_(1, chosen, -shares)
     by_class = slope.new_zeros(len(classes), len(weight)).index_add_(0, place, slope)
     move = slope.T @ features + strength / 2 * weight_slope(weight, classes, cov, by_class)
-    move, move_bias = summed(move), summed(slope.sum(0))
+    move, move_bias = summed(move, slope.sum(0))
     with torch.enable_grad():
         backbone.step(slope, weight, lr)
     # the meta loss there, and v
@@ -212,7 +212,7 @@ def covariance_gradient(
     log_p = F.linear(after, meta_weight, bias - lr * move_bias).log_softmax(1)
     meta_loss = F.nll_loss(log_p, meta_labels)
     meta_slope = log_p.exp_().scatter_add_(1, meta_labels[:, None], -torch.ones_like(log_p[:, :1])) / meta_total
-    turn, turn_bias = summed(meta_slope.T @ after), summed(meta_slope.sum(0))
+    turn, turn_bias = summed(meta_slope.T @ after, meta_slope.sum(0))
     with torch.enable_grad():
         turned = backbone.turned(meta_slope, meta_weight)
     # along v: of the augmented logits, of the softmax, of the gradient with respect to the covariances
@@ -222,7 +222,8 @@ def covariance_gradient(
     bend = shares * p * (along - (p * along).sum(1, keepdim=True))
     bend = torch.zeros_like(by_class).index_add_(0, place, bend)
     found = cov_slope(weight, classes, bend, cov.ndim == 3, turn, by_class)
-    return summed(-lr * strength / 2 * found), meta_loss
+    [gradient] = summed(-lr * strength / 2 * found)
+    return gradient, meta_loss
 
 
 def _parts(classes: Tensor, weight: Tensor) -> Iterator[slice]:

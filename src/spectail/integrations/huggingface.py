@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .._core.distributed import find_group, place
+from .._core.distributed import find_group, rank_and_world
 from ..car_loss import CARLoss
 from ..counts import CountsLike
 from ..metrics import Metrics
@@ -88,7 +88,7 @@ class LossFunction(TrainerCallback):
 
     def _weight(self, labels: Tensor, num_items: Tensor | int, dtype: torch.dtype) -> Tensor:
         """Of one micro-batch in its step; what the Trainer and DDP will multiply by is divided out."""
-        _, world = place()
+        _, world = rank_and_world()
         mine = labels.ne(IGNORED).sum().to(dtype)  # as the Trainer counts; soft labels count K per sample there too
         everyone = torch.as_tensor(num_items, dtype=dtype, device=labels.device).sum()
         group = find_group(self.criterion.car.sync) if isinstance(self.criterion, CARLoss) else None

@@ -135,7 +135,7 @@ class ConfusionMonitor(Callback):
         found = np.zeros(min(self.singular_values, size))
         if values.numel():
             found = leading(rows.numpy(), columns.numpy(), values.numpy(), size, self.singular_values)[0]
-        self._log(pl_module, name, {f"singular_value_{place}": float(value) for place, value in enumerate(found, 1)})
+        self._log(pl_module, name, {f"singular_value_{i}": float(value) for i, value in enumerate(found, 1)})
 
     def _log(self, pl_module: Any, name: str, figures: dict[str, float]) -> None:
         """At the end of an epoch. They are equal on all ranks; sync_dist is what Lightning wants to be told."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from .._core.distributed import find_group
+from .._core.distributed import find_group, summed
 from ..targets import MixedTarget, check_target
 
 Target = Tensor | MixedTarget
@@ -113,15 +112,12 @@ class LabelLoss(WeightedLoss):
         return self._ratio(total, samples if weight is None else weights, samples)
 
     def _ratio(self, total: Tensor, weights: Tensor, samples: Tensor) -> Tensor:
-        group = find_group("auto") if self.sync else None
         if self.average == "samples" or weights is samples:
             return total / or_one(samples)
-        if group is None:
+        if not self.sync or find_group("auto") is None:
             return total / or_one(weights)
-        everyone = torch.stack([weights, samples]).detach().clone()
-        dist.all_reduce(everyone, group=group)
-        mean_weight = everyone[0] / or_one(everyone[1])
-        return total / or_one(samples * mean_weight)
+        everyone = summed(weights, samples)
+        return total / or_one(samples * (everyone[0] / or_one(everyone[1])))
 
 
 def or_one(divisor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._core.distributed import find_group
+from .._core.distributed import find_group, summed
 from ..counts import CountsLike, as_counts
 from ..targets import MixedTarget, check_target
 from .base import Target, WeightedLoss, or_one
@@ -76,10 +76,8 @@ class GeometricMeanLoss(WeightedLoss):
         total = mass.sum(0)
         if group is not None:
             # the value is that of all ranks; the gradient is this rank's part, times the ranks that will average it
-            everyone = torch.stack([scaled.detach(), total])
-            dist.all_reduce(everyone, group=group)
-            scaled = everyone[0] + dist.get_world_size(group) * (scaled - scaled.detach())
-            total = everyone[1]
+            everyone, total = summed(scaled, total)
+            scaled = everyone + dist.get_world_size(group) * (scaled - scaled.detach())
         return top + scaled.clamp_min(torch.finfo(log_q.dtype).tiny).log() - or_one(total).log(), total
 
 

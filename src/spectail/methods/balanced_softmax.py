@@ -15,7 +15,7 @@ from .deferred import Deferrable, LossOptions
 @dataclass(frozen=True)
 class BalancedSoftmaxOptions(LossOptions):
     tau: float = 1.0
-    """Strength of the prior; 1 is Balanced Softmax."""
+    """Strength of the class prior in the loss; 1 is Balanced Softmax."""
 
     def check(self) -> None:
         super().check()

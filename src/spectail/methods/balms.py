@@ -9,33 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._core import waits
-from .._core.distributed import place
+from .._core.distributed import rank_and_world, summed
 from .._utils.checks import within
-from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
 from .base import About, Outcome, Stage, Step, Stream
-from .meta_sampler import MetaSampler, summed
+from .meta_sampler import MetaSampler
 from .two_stage import TwoStage, TwoStageOptions
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
 class BALMSOptions(TwoStageOptions):
     sampling: Literal["meta", "instance"] = "meta"
-    """Of the second stage: learned rates, or plain shuffling (decoupled Balanced Softmax)."""
+    """Batches of the second stage: drawn by learned rates, or plainly shuffled (decoupled Balanced Softmax)."""
     meta_data: Literal["train", "val"] = "train"
     """Where class-balanced meta batches come from."""
     meta_batch_size: int | None = None
-    """Default: the batch size of the stage."""
+    """Images in a meta batch (default: the batch size of the stage)."""
     meta_lr: float = 0.01
-    """Learning rate of the sampling rates (Adam)."""
+    """Learning rate of Adam, which moves the sampling rates."""
     meta_power: float = 0.0
     """Rates begin at (class frequency)^-power; 0 makes them equal."""
     meta_draw: Literal["class", "item"] = "class"
@@ -90,7 +92,7 @@ class BALMS(TwoStage):
         assert step.fetch is not None
         assert step.labels is not None
         assert step.generator is not None
-        rank, world = place()
+        rank, world = rank_and_world()
         rows, noise = self.sampler.draw(len(batches["main"].labels) * world, step.labels, step.generator)
         batch = step.fetch(rows[rank::world])
         with torch.no_grad():
@@ -120,12 +122,13 @@ class BALMS(TwoStage):
         assert step.optimizer is not None
         ahead = [
             _sgd_step(step.optimizer, weight, g)
-            for weight, g in zip([head.weight, head.bias], summed(inner), strict=True)
+            for weight, g in zip([head.weight, head.bias], summed(*inner), strict=True)
         ]
         cost, meta_slope = cross_entropy(F.linear(meta, *ahead), meta_labels)
-        outer = summed([meta_slope.T @ meta, meta_slope.sum(0)])  # of the summed meta loss: the mean's share comes last
-        along = F.linear(features, *outer).mul_(slope).sum(1).mul_(-step.lr / (len(meta) * place()[1]))
-        self.sampler.move(summed([self.sampler.gradient(along, batch.indices, noise, step.labels)])[0])
+        outer = summed(meta_slope.T @ meta, meta_slope.sum(0))  # of the summed meta loss: the mean's share comes last
+        along = F.linear(features, *outer).mul_(slope).sum(1).mul_(-step.lr / (len(meta) * rank_and_world()[1]))
+        [gradient] = summed(self.sampler.gradient(along, batch.indices, noise, step.labels))
+        self.sampler.move(gradient)
         step.log("meta_loss", cost)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..counts import ClassCounts
-from ..data.loader import Batch
-from ..data.transforms import Preset
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import make_head
 from ..targets import MixedTarget
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+    from ..data.transforms import Preset
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class About:
     venue: str = "-"
     needs: str = "nothing"
     cost: str = "none"
-    """Over plain training."""
+    """What it costs over plain training."""
     deviations: str = "none"
-    """From the paper or the authors' code, unless an option says otherwise."""
+    """How it differs from the paper or the authors' code, unless an option says otherwise."""
 
 
 @dataclass(frozen=True)

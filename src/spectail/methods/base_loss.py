@@ -15,7 +15,7 @@ from .deferred import Deferrable, LossOptions
 @dataclass(frozen=True)
 class BaseLossOptions(LossOptions):
     base_loss: Literal["ce", "focal", "balanced-softmax", "ldam"] = "ce"
-    """The loss under it. ldam brings its cosine head; with --defer reweight it is LDAM-DRW."""
+    """The loss of the mixed images. ldam brings its cosine head; with --defer reweight it is LDAM-DRW."""
 
 
 class OnBaseLoss(Deferrable):

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .._utils.checks import within
-from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..models.two_branch import TwoBranchClassifier
 from ..targets import MixedTarget
 from .base import About, Method, Options, Outcome, Stage, Step, Stream
 
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+
 
 @dataclass(frozen=True)
 class BBNOptions(Options):
     horizon: int | None = None
-    """Epoch at which the emphasis would have moved over completely. Default: the last; for 90 and 180 epochs 100 and
-    200, as in the authors' settings."""
+    """Epoch at which the emphasis would have moved over completely (default: the last; for 90 and 180 epochs 100 and
+    200, as in the authors' settings)."""
     count_from: Literal["code", "paper"] = "code"
     """Epochs in the formula of the emphasis: from 0 as in the authors' code, or from 1 as in the paper."""
     branch_at: str | None = None
-    """Block to double, by its name in the network. Default: the last one."""
+    """Name of the block of the network that is doubled (default: the last one)."""
 
     def check(self) -> None:
         within("horizon", self.horizon, 1)

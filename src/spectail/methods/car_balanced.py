@@ -13,7 +13,7 @@ from .base import About
 @dataclass(frozen=True)
 class CARBalancedOptions(BalancedSoftmaxOptions):
     tau: float = BALANCED_TAU
-    """Strength of the prior, in the loss and in what CAR sees."""
+    """Strength of the class prior, in the loss and in the logits that CAR sees."""
 
 
 class CARBalanced(BalancedSoftmax):

@@ -18,11 +18,11 @@ from .focal import rare_start
 @dataclass(frozen=True)
 class ClassBalancedOptions(DeferOptions):
     beta: float = 0.9999
-    """Of the effective number: 0 for no weights, 1 for inverse frequency."""
+    """Beta of the effective number: 0 gives no weights, 1 inverse frequency."""
     base: Literal["softmax", "sigmoid", "focal", "softmax-bce"] = "softmax"
     """The loss that is weighted; focal is its sigmoid form."""
     gamma: float = 1.0
-    """Of focal."""
+    """Focusing parameter of the focal loss."""
     average: Literal["samples", "weights"] = "samples"
     """Divide by the batch size, as the authors do, or by the sum of the weights, as torch does."""
 

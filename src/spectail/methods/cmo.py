@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .._core.distributed import place
+from .._core.distributed import rank_and_world
 from .._utils.checks import within
 from ..augment.mixing import Draws, paste
-from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Stage, Step, Stream
 from .base_loss import BaseLossOptions, OnBaseLoss
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class CMOOptions(BaseLossOptions):
     probability: float = 0.5
     """Share of the batches that are pasted into."""
     mix_alpha: float = 1.0
-    """Of the Beta distribution of the share."""
+    """Parameter of the Beta distribution that the mixing ratio is drawn from."""
     foreground_exponent: float = 1.0
     """Foreground images are drawn with weight n^-exponent: 1 makes classes equally likely (the code), 2 rare ones
     likelier (the paper's formula read literally)."""
@@ -65,7 +68,7 @@ class CMO(OnBaseLoss):
         labels, size = class_indices(batch.labels, "cmo"), len(batch.labels)
         front = batches.get("foreground")
         pasted = None if front is None else class_indices(front.labels, "the foreground of cmo")[:size]
-        draws = Draws(step.generator, place()[0])
+        draws = Draws(step.generator, rank_and_world()[0])
         if front is None or pasted is None or not draws.chance(options.probability):
             logits = model(batch.images)
             return Outcome(self.cost(logits, labels), logits, labels)

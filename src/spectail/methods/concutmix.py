@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._core.distributed import place
+from .._core.distributed import rank_and_world
 from .._utils.checks import within
 from ..augment.balanced_contrastive import balanced_contrastive
 from ..augment.mixing import Draws, paste
 from ..augment.rectify import rectify
-from ..data.loader import Batch
-from ..data.transforms import Preset, contrastive_views
+from ..data.transforms import contrastive_views
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
 from .base import About, Method, Options, Outcome, Stage, Step, Stream
 from .deferred import switch_epoch
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+    from ..data.transforms import Preset
 
 CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "projection_norm")
 """Options without a meaning in the lite mode."""
@@ -30,31 +33,31 @@ CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "proje
 @dataclass(frozen=True)
 class ConCutMixOptions(Options):
     mode: Literal["full", "lite"] = "full"
-    """full: three views, contrastive loss, logit adjustment. lite: one view, pasting and rectified labels, nothing
-    contrastive; distances are then between features and class vectors."""
+    """full has three views, a contrastive loss and logit adjustment. lite has one view, pasting and rectified labels,
+    and measures distances between features and class vectors."""
     tau: float | None = None
-    """Strength of the prior in the loss; 1 is Balanced Softmax. Default: 0.9 in full, 0 (plain cross entropy) in
-    lite."""
+    """Strength of the class prior in the loss; 1 is Balanced Softmax (default: 0.9 in full, 0, which is plain cross
+    entropy, in lite)."""
     probability: float = 0.5
     """Share of the batches that are pasted into."""
     mix_alpha: float = 1.0
-    """Of the Beta distribution of the share."""
+    """Parameter of the Beta distribution that the mixing ratio is drawn from."""
     class_weight: float = 2.0
     """Weight of the classification loss in the full mode."""
     contrast_weight: float = 0.6
-    """Weight of the contrastive loss; this and what else shapes that loss belong to the full mode."""
+    """Weight of the contrastive loss, which belongs to the full mode, as does every option of it."""
     temperature: float = 0.1
-    """Of the contrastive loss."""
+    """Temperature of the contrastive loss."""
     width: int = 128
-    """Of the contrastive space."""
+    """Number of dimensions of the contrastive space."""
     rectify_from: float = 0.5
     """Share of the epochs after which labels are rectified."""
     omega: float | None = None
-    """Strength of the rectification. Default: (number of classes / 5) / 255, as the authors'."""
+    """Strength of the rectification (default: number of classes / 5 / 255, as the authors')."""
     top: int | None = None
-    """Classes that a rectified label may lean to. Default: 3 of up to 10 classes, 30 of more, as the authors'."""
+    """Classes that a rectified label may lean to (default: 3 of up to 10 classes, 30 of more, as the authors')."""
     projection_norm: Literal["batch", "layer"] = "batch"
-    """In the projection heads; layer for fewer than 32 images a process."""
+    """Normalisation in the projection heads; choose layer for fewer than 32 images a process."""
 
     def check(self) -> None:
         within("probability", self.probability, 0, 1)
@@ -125,7 +128,7 @@ class ConCutMix(Method):
         assert step.generator is not None
         labels, front = class_indices(batch.labels, "concutmix"), batches["foreground"]
         pasted = class_indices(front.labels, "the foreground of concutmix")
-        draws = Draws(step.generator, place()[0])
+        draws = Draws(step.generator, rank_and_world()[0])
         first, *others = batch.images if isinstance(batch.images, tuple) else (batch.images,)
         target: Tensor | MixedTarget = labels
         if draws.chance(options.probability):

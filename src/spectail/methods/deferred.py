@@ -16,7 +16,7 @@ class DeferOptions(Options):
     """What changes late in training, and when."""
 
     defer: Literal["none", "reweight", "resample"] = "none"
-    """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
+    """What changes late in training: classes weigh by effective number (DRW), or are sampled equally often (DRS)."""
     defer_at: float = 0.8
     """Share of the epochs after which that begins."""
     defer_beta: float = 0.9999

@@ -18,9 +18,9 @@ from .deferred import Deferrable, LossOptions
 @dataclass(frozen=True)
 class FocalOptions(LossOptions):
     gamma: float = 1.0
-    """Power of the error; the higher, the less do easy samples count."""
+    """Focusing parameter: the higher it is, the less easy samples count."""
     form: Literal["softmax", "sigmoid"] = "softmax"
-    """softmax as in long-tailed recognition, sigmoid as in the original."""
+    """Form of the loss: softmax as in long-tailed recognition, or sigmoid as in the original."""
     focal_alpha: float | None = None
     """Weight of the label's own term in the sigmoid form."""
 

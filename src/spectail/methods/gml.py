@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..data.loader import Batch
 from ..losses import BalancedSoftmaxLoss, ClassBalancedLoss, GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
@@ -18,22 +17,25 @@ from .base import About, Method, Outcome, Stage, Step, Stream
 from .deferred import DeferOptions
 from .two_stage import TwoStage, TwoStageOptions
 
+if TYPE_CHECKING:
+    from ..data.loader import Batch
+
 
 @dataclass(frozen=True)
 class GMLOptions(TwoStageOptions):
     divide: Literal["present", "all"] = "present"
-    """Average over the classes in the batch, or over all (absent ones count as perfect)."""
+    """Average over the classes present in the batch, or over all of them (absent ones then count as perfect)."""
     sampling: Literal["instance", "class-balanced"] = "instance"
-    """Of the second stage; the prior in the loss is then the training set's, or uniform."""
+    """Sampler of the second stage; the prior in the loss is then the training set's, or uniform."""
     reuse_head: bool = False
     """Begin the second stage with the old head instead of a fresh one."""
     ensemble: float = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
     old_prior: Literal["auto", "remove", "keep"] = "auto"
-    """Take the log prior off the old head's logits, right for cross entropy, or not, right for a head that was made for
-    equally frequent classes. auto: by the method of the --stage1 run."""
+    """Whether the log prior is taken off the old head's logits, which is right for cross entropy, or kept, which is
+    right for a head that was made for equally frequent classes. auto goes by the method of the --stage1 run."""
     stage2_batch_size: int | None = 512
-    """Should be large against the number of classes."""
+    """Batch size of the second stage, which should be large against the number of classes."""
 
     def check(self) -> None:
         super().check()

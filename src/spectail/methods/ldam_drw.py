@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
-from ..data.loader import Batch
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
 from .base import About, Outcome, Step
 from .deferred import Deferrable, LossOptions
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,9 @@ class LDAMOptions(LossOptions):
     max_margin: float = 0.5
     """Margin of the rarest class; the authors advise 0.3 for iNaturalist."""
     scale: float = 30.0
-    """Factor of the cosines."""
+    """Factor that turns cosines into logits."""
     defer: Literal["none", "reweight", "resample"] = "reweight"
-    """reweight is LDAM-DRW, none is LDAM alone."""
+    """What changes late in training: reweight is LDAM-DRW, none is LDAM alone."""
 
 
 class LDAMDRW(Deferrable):

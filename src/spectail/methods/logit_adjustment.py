@@ -17,7 +17,7 @@ from .deferred import Deferrable, LossOptions
 @dataclass(frozen=True)
 class LogitAdjustmentOptions(LossOptions):
     tau: float = 1.0
-    """Strength of the prior."""
+    """Strength of the class prior."""
     mode: Literal["post-hoc", "training"] = "post-hoc"
     """Subtract tau log prior at inference, or add it in training (with tau 1 that is balanced-softmax)."""
 

@@ -15,7 +15,7 @@ from .two_stage import TwoStage, TwoStageOptions
 @dataclass(frozen=True)
 class LOSOptions(TwoStageOptions):
     delta: float = 0.98
-    """Share of the label that is spread over all classes; should rise with their number."""
+    """Share of the label that is spread over all classes; it should rise with their number."""
     stage2_lr: float = 5e-4
     stage2_weight_decay: float = 0.0
     stage2_norm: Literal["frozen", "drift"] = "drift"

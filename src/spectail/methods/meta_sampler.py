@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._core import waits
-from .._core.distributed import find_group
 from ..counts import ClassCounts
 
 
@@ -66,16 +64,16 @@ class MetaSampler(nn.Module):
             # Gumbel noise from uniforms: torch's own exponential draws are many times slower on a CPU
             noise = torch.rand(size, width, generator=generator).clamp_min_(1e-20).log_().neg_().log_().neg_()
             # by numpy, which is several times faster than torch with short rows and small arrays
-            place = (self._scores(labels).cpu() + noise).numpy().argmax(1)
+            drawn = (self._scores(labels).cpu() + noise).numpy().argmax(1)
             if self.level == "item":
-                return torch.from_numpy(place), noise
+                return torch.from_numpy(drawn), noise
             if self._by_class is None:
                 counts = labels.bincount(minlength=width).cpu().numpy()
                 self._by_class = labels.argsort(stable=True).cpu().numpy(), counts, counts.cumsum() - counts
             # uniform inside the class: images sorted by class, an offset, and a share of the class's size
             order, counts, offsets = self._by_class
             share = torch.rand(size, generator=generator, dtype=torch.float64).numpy()
-            return torch.from_numpy(order[offsets[place] + (share * counts[place]).astype(np.int64)]), noise
+            return torch.from_numpy(order[offsets[drawn] + (share * counts[drawn]).astype(np.int64)]), noise
 
     @torch.no_grad()
     def gradient(self, along: Tensor, rows: Tensor, noise: Tensor, labels: Tensor) -> Tensor:
@@ -112,14 +110,3 @@ def initial_rates(counts: ClassCounts, power: float) -> Tensor:
     """
     rates = counts.frequencies.double() ** -power
     return rates / (rates.min() + rates.max())
-
-
-def summed(tensors: list[Tensor]) -> list[Tensor]:
-    """Sums over ranks, as new tensors; alone: the tensors themselves."""
-    group = find_group("auto")
-    if group is None:
-        return tensors
-    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
-    dist.all_reduce(flat, group=group)
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .._core.distributed import rank_and_world, summed
 from .._utils.checks import within
-from ..augment.covariance import ClassCovariance, present, summed
+from ..augment.covariance import ClassCovariance, present
 from ..augment.isda import covariance_gradient, quadratic_forms
-from ..data.loader import Batch
 from ..losses import CrossEntropyLoss, effective_number_weights
 from ..losses.ldam import margins
 from ..models.classifier import Classifier
 from ..targets import class_indices
 from .base import About, Method, Outcome, Stage, Step, Stream
 from .deferred import switch_epoch
-from .meta_sampler import summed as all_summed
 from .two_stage import TwoStage, TwoStageOptions
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 RATE = 0.1
 """Of the step ahead where the real one is not by SGD."""
@@ -44,30 +46,30 @@ class MetaSAugOptions(TwoStageOptions):
     start: float = 0.8
     """Share of the epochs before which training is plain cross entropy."""
     strength: float = 0.75
-    """Of the augmentation, at the end of training: it rises with the epoch, counted from the first."""
+    """Strength of the augmentation at the end of training; it rises from 0 in the first epoch."""
     meta_lr: float = 0.1
     """Step of the covariances against the gradient of the meta loss."""
     covariance: Literal["auto", "full", "diagonal"] = "auto"
-    """auto: diagonal for 1,000 classes or 384 features and more."""
+    """Form of the covariances. auto is diagonal from 1,000 classes or 384 features on, and else full."""
     virtual: Literal["head", "all"] = "head"
     """What the step ahead moves: the head, or the whole network (about five times the cost of a step)."""
     virtual_lr: float | None = None
-    """Rate of the step ahead. Default: the current learning rate under SGD; else 0.1, as AdamW's is too small to
-    matter in a plain step."""
+    """Learning rate of the step ahead (default: the current one under SGD; else 0.1, as AdamW's is too small to matter
+    in a plain step)."""
     beta: float = 0.9999
-    """Of the effective numbers behind the class weights."""
+    """Beta of the effective numbers behind the class weights."""
     weight_average: Literal["weights", "samples"] = "weights"
     """Divide the weighted loss by the sum of the weights in the batch, or by the number of images."""
     max_margin: float = 0.0
-    """Of the rarest class (LDAM variant): margins are subtracted from the logit of the label."""
+    """Margin of the rarest class, as in LDAM; margins are subtracted from the logit of the label."""
     meta_data: Literal["train", "val"] = "train"
     """Where class-balanced meta batches come from."""
     meta_per_class: int | None = None
-    """Keep to so many training images of each class, drawn once. Default: fresh draws from all."""
+    """Training images of each class, drawn once, that meta batches keep to (default: fresh draws from all)."""
     meta_batch_size: int | None = None
-    """Default: the batch size of the stage."""
+    """Images in a meta batch (default: the batch size of the stage)."""
     frozen: bool = False
-    """Two stages: cross entropy throughout, then MetaSAug on the head alone over a frozen backbone."""
+    """Train in two stages: cross entropy throughout, then MetaSAug on the head alone over a frozen backbone."""
     psd: bool = False
     """Cut negative eigenvalues off the corrected covariances."""
     stage2_lr: float = 3e-4
@@ -183,8 +185,7 @@ class MetaSAug(TwoStage):
             return batch
         assert step.fetch is not None
         assert self._rows is not None
-        running = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if running else (0, 1)
+        rank, world = rank_and_world()
         size = (len(batch.labels) * world,)
         drawn = [torch.randint(limit, size, generator=step.generator)[rank::world] for limit in self.meta_rows.shape]
         return step.fetch(self._rows[drawn[0], drawn[1]])
@@ -231,7 +232,7 @@ class MetaSAug(TwoStage):
         own, weights = self.options, self.criterion.weight
         assert isinstance(weights, Tensor)
         each = weights.to(backbone.features)[labels]
-        totals = summed(torch.stack([each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels))]))
+        totals = summed(each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels)))
         cov = self.covariance.cov[classes].to(backbone.features)
         gradient, meta_loss = covariance_gradient(
             head, backbone, labels, each / totals[0 if own.weight_average == "weights" else 1], self.margin, cov,
@@ -317,7 +318,7 @@ class Moving(_Backbone):
         self.gradients = torch.autograd.grad(
             self.found, values, self.slope, create_graph=True, allow_unused=True, materialize_grads=True
         )
-        moves = all_summed([gradient.detach() for gradient in self.gradients])
+        moves = summed(*(gradient.detach() for gradient in self.gradients))
         self.ahead = {
             name: (value.detach() - lr * move).requires_grad_()
             for (name, value), move in zip(self.weights.items(), moves, strict=True)
@@ -331,7 +332,7 @@ class Moving(_Backbone):
     def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
         values = list(self.ahead.values())
         found = torch.autograd.grad(self.found, values, slope @ weight, allow_unused=True, materialize_grads=True)
-        pairs = [(g, v) for g, v in zip(self.gradients, all_summed(list(found)), strict=True) if g.requires_grad]
+        pairs = [(g, v) for g, v in zip(self.gradients, summed(*found), strict=True) if g.requires_grad]
         if not pairs:
             return None
         gradients, along = zip(*pairs, strict=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._core import waits
-from .._core.distributed import place
+from .._core.distributed import rank_and_world
 from .._utils.checks import within
 from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
-from ..data.loader import Batch
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
 from .base import About, Outcome, Step
 from .base_loss import BaseLossOptions, OnBaseLoss
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ReMixOptions(BaseLossOptions):
     mix: Literal["mixup", "cutmix"] = "mixup"
     """How images are mixed."""
     mix_alpha: float = 1.0
-    """Of the Beta distribution of the share; 0.4 for iNaturalist."""
+    """Parameter of the Beta distribution that the mixing ratio is drawn from; 0.4 for iNaturalist."""
     kappa: float = 3.0
     """How many times larger a class must be for its label to give way."""
     tau: float = 0.5
@@ -49,7 +51,7 @@ class ReMix(OnBaseLoss):
         options, batch = self.options, batches["main"]
         assert step.generator is not None
         labels = class_indices(batch.labels, "remix")
-        draws = Draws(step.generator, place()[0])
+        draws = Draws(step.generator, rank_and_world()[0])
         partners, share = draws.partners(len(labels), labels.device), draws.lam(options.mix_alpha)
         if options.mix == "cutmix":
             box = draws.box(share, *batch.images.shape[-2:])

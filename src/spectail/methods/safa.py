@@ -5,21 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .._core import waits
+from .._core.distributed import rank_and_world
 from .._utils.checks import within
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
-from ..data.loader import Batch
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..targets import class_indices
 from .base import About, Outcome, Step
 from .base_loss import BaseLossOptions, OnBaseLoss
 from .deferred import switch_epoch
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class SAFAOptions(BaseLossOptions):
     copies: int = 1
     """Moved features for each tail sample of a batch."""
     code_size: int | None = None
-    """Width of a direction. Default: that of the features, 128 at most."""
+    """Width of a direction (default: that of the features, 128 at most)."""
     augmented_weight: float = 1.0
     """Factor of the loss of moved features."""
     recycle_weight: float = 0.1
@@ -45,13 +48,12 @@ class SAFAOptions(BaseLossOptions):
     mode_weight: float = 0.01
     """Factor of the mode-seeking loss."""
     temperature: float = 0.1
-    """Of the contrastive loss."""
+    """Temperature of the contrastive loss."""
     mode_clamp: float = 10.0
     """Largest ratio in the mode-seeking loss."""
     car_rows: Literal["real", "all"] = "real"
     """What CAR looks at: real samples, or moved features too."""
     defer: Literal["none", "reweight", "resample"] = "reweight"
-    """Late in training: weigh classes by effective number (DRW), or sample them equally often (DRS)."""
 
     def check(self) -> None:
         super().check()
@@ -127,10 +129,5 @@ class SAFA(OnBaseLoss):
     def pairs(self, labels: Tensor, step: Step) -> Pairs:
         """Which tail samples are moved by which head samples; on the host, as the labels. A step takes one number from
         the run's generator however many pairs there are, so ranks with different batches stay together."""
-        seed = int(torch.randint(2**62, (1,), generator=step.generator)) + _rank()
+        seed = int(torch.randint(2**62, (1,), generator=step.generator)) + rank_and_world()[0]
         return draw_pairs(self.is_head[labels], self.options.copies, torch.Generator().manual_seed(seed))
-
-
-def _rank() -> int:
-    running = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if running else 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import nn
 
 from .._utils.checks import within
-from ..data.loader import Batch
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
 from .base import Method, Options, Outcome, Stage, Step
+
+if TYPE_CHECKING:
+    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,15 @@ class TwoStageOptions(Options):
     """The second stage."""
 
     stage2_epochs: int | None = None
-    """Length of the second stage. Default: that of the method's own recipe, scaled with --epochs."""
+    """Length of the second stage in epochs (default: that of the method's own recipe, scaled with --epochs)."""
     stage2_lr: float = 0.1
+    """Learning rate of the second stage."""
     stage2_weight_decay: float = 5e-4
+    """Weight decay in the second stage."""
     stage2_batch_size: int | None = None
-    """Default: the batch size of the run."""
+    """Batch size of the second stage (default: that of the run)."""
     stage2_schedule: Literal["cosine", "cosine-epochs", "constant"] = "cosine"
-    """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
+    """Schedule of the second stage; cosine-epochs moves once an epoch and is one epoch ahead, as in some code."""
     stage2_norm: Literal["frozen", "drift"] = "frozen"
     """Running statistics of the frozen backbone in the second stage: kept, or following the batches."""
 

@@ -19,7 +19,7 @@ from .two_stage import TwoStage, TwoStageOptions
 @dataclass(frozen=True)
 class WeightBalancingOptions(TwoStageOptions):
     beta: float = 0.9999
-    """Of the class-balanced loss."""
+    """Beta of the effective number in the class-balanced loss."""
     loss: Literal["softmax-bce", "softmax"] = "softmax-bce"
     """The form of that loss: the authors' code, or the paper's (then tune --stage2-weight-decay anew)."""
     threshold: float = 0.1
