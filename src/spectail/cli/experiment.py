@@ -302,7 +302,7 @@ def _show(console: Console, table: Table) -> None:
     for part in layout(table, console.width):
         shown = RichTable()
         for place, width in part:
-            side: Literal["left", "right"] = "left" if place < table.words else "right"
+            side: Literal["left", "right"] = "left" if place < table.text_columns else "right"
             shown.add_column(table.header[place], justify=side, overflow="fold", width=width)
         for row in table.rows:
             shown.add_row(*(row[place] for place, _ in part))

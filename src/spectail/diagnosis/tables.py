@@ -15,7 +15,7 @@ FIGURES = ("overall", "balanced", *GROUPS, "worst")
 TITLES = {"balanced": "mean of classes", "worst": "worst class", "bottom_10pct": "lowest 10 % of classes"}
 CSV_COLUMNS = (
     *("predictions", "index", "class", "group", "train_count", "test_count", "accuracy", "low", "high", "precision"),
-    *(f"taken_for_{place}{part}" for place in (1, 2, 3) for part in ("", "_share")),
+    *(f"taken_for_{rank}{part}" for rank in (1, 2, 3) for part in ("", "_share")),
 )
 
 
@@ -45,23 +45,23 @@ def probability(p: float | None) -> str:
 def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, Any]] = ()) -> Table:
     """One row per set of predictions. ``results`` of runs add what only training knows: the worst class there."""
     training = {"worst_train": ("worst class in training", 1), "worst_ratio": ("WR", 3)}
-    extra = [key for key in training if any(found.get(key) is not None for found in results)]
+    extra = [key for key in training if any(entry.get(key) is not None for entry in results)]
     header = (
         *("", *(TITLES.get(key, key) for key in FIGURES), *(training[key][0] for key in extra)),
         *("classes at 0", "lowest 10 %", "ECE", "spectral norm"),
     )
     rows = []
-    for place, analysis in enumerate(analyses):
-        metrics, norm = analysis.metrics, analysis.metrics["spectral_norm"]
+    for at, analysis in enumerate(analyses):
+        metrics = analysis.metrics
         rows.append(
             (
                 analysis.predictions.name,
                 *(figure(analysis, key) for key in FIGURES),
-                *(number(results[place].get(key), training[key][1]) for key in extra),
+                *(number(results[at].get(key), training[key][1]) for key in extra),
                 f"{metrics['zero_classes']:,}",
                 number(metrics["bottom_10pct"]),
                 number(metrics["ece"]),
-                number(norm, 3),
+                number(metrics["spectral_norm"], 3),
             )
         )
     return Table("Accuracy in percent, with 95 % intervals", header, rows)
@@ -75,7 +75,7 @@ def confusion_table(analysis: Analysis, top: int = 10) -> Table:
         for entry in analysis.top_confusions[:top]
     ]
     header = ("true class", "taken for", "test images", "% of the true class")
-    return Table(f"Most frequent confusions of {analysis.predictions.name}", header, rows, words=2)
+    return Table(f"Most frequent confusions of {analysis.predictions.name}", header, rows, text_columns=2)
 
 
 def worst_table(analysis: Analysis, top: int = 10) -> Table:
@@ -87,7 +87,7 @@ def worst_table(analysis: Analysis, top: int = 10) -> Table:
         figures = with_interval(entry["accuracy"], (entry["low"], entry["high"]))
         rows.append((entry["name"], taken_for(analysis, label), train, f"{entry['test_count']:,}", figures))
     header = ("class", "taken for", "train", "test", "accuracy")
-    return Table(f"Lowest classes of {analysis.predictions.name}", header, rows, words=2)
+    return Table(f"Lowest classes of {analysis.predictions.name}", header, rows, text_columns=2)
 
 
 def taken_for(analysis: Analysis, label: int) -> str:
@@ -105,13 +105,13 @@ def difference_table(comparison: Comparison) -> Table:
         worse = sum(entry["significant"] and entry["difference"] < 0 for entry in pair.per_class)
         figures = (signed(pair.differences[key]) for key in keys)
         rows.append((pair.name, *figures, probability(pair.p_exact), f"{better:,} / {worse:,}"))
-    header = ("", *(TITLES.get(key, key) for key in keys), "McNemar p", "classes better / worse")
+    header = ("", *(TITLES.get(key, key) for key in keys), "McNemar p", "classes clearly better / worse")
     base = comparison.analyses[0].predictions.name
     return Table(f"Difference from {base} in points, with 95 % intervals", header, rows)
 
 
 def direction_text(analysis: Analysis) -> str:
-    """The strongest direction of confusion, in words."""
+    """The strongest direction of confusion, in a sentence."""
     spectrum, names = analysis.spectrum, analysis.predictions.class_names
     if spectrum is None:
         return "Nothing is confused: every test image is recognised."

@@ -18,13 +18,13 @@ MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\|*_`<>
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text, in no format yet. The first columns are words, the others figures."""
+    """A table as text, in no format yet. The first columns are text, the others figures."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    words: int = 1
-    """How many columns are words."""
+    text_columns: int = 1
+    """How many columns are text."""
     notes: str = ""
     """What stands below it."""
 
@@ -46,16 +46,28 @@ def number(value: float | None, digits: int = 1, *, sign: bool = False) -> str:
     return f"{rounded if rounded else abs(rounded):{'+' if sign else ''}f}"
 
 
+def turned(table: Table) -> Table:
+    """The same with rows for columns; what is known of nobody is left out.
+
+    Example:
+        >>> turned(Table("t", ("", "all", "tail"), [("a", "1", "n/a"), ("b", "2", "n/a")])).rows
+        [('all', '1', '2')]
+    """
+    columns = list(zip(table.header, *table.rows, strict=True))
+    rows = [column for column in columns[1:] if set(column[1:]) != {"n/a"}]
+    return Table(table.title, columns[0], rows, notes=table.notes)
+
+
 def to_markdown(table: Table) -> str:
     lines = [f"**{plain(table.title)}**", "", _line(map(plain, table.header))]
-    lines.append(_line("---" if place < table.words else "---:" for place in range(len(table.header))))
+    lines.append(_line("---" if column < table.text_columns else "---:" for column in range(len(table.header))))
     lines += [_line(map(plain, row)) for row in table.rows]
     lines += ["", plain(table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 
 def to_latex(table: Table) -> str:
-    columns = "l" * table.words + "r" * (len(table.header) - table.words)
+    columns = "l" * table.text_columns + "r" * (len(table.header) - table.text_columns)
     lines = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in (table.header, *table.rows)]
     return "\n".join(
         [

@@ -172,7 +172,7 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
     title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "")
-    return Table(title, tuple(header), lines, words=1 + len(words) + several, notes=legend)
+    return Table(title, tuple(header), lines, text_columns=1 + len(words) + several, notes=legend)
 
 
 Column = tuple[int, int]
@@ -200,18 +200,18 @@ def layout(table: Table, width: int) -> list[list[Column]]:
     for place, limit in ((0, 2 * width // 5), (len(places) - 1, 24)):  # long names and notes go over several lines
         narrow[place] = max(words[place], min(narrow[place], limit))
     groups: list[list[int]] = []
-    for place in places[table.words :]:
+    for place in places[table.text_columns :]:
         if table.header[place] in ("published", "difference") and groups:
             groups[-1].append(place)
         else:
             groups.append([place])
     widest = max((_width([narrow[place] for place in group]) for group in groups), default=0)
-    if _width(narrow[: table.words]) + widest > width:
-        narrow[: table.words] = words[: table.words]
-    parts = [list(places[: table.words])]
+    if _width(narrow[: table.text_columns]) + widest > width:
+        narrow[: table.text_columns] = words[: table.text_columns]
+    parts = [list(places[: table.text_columns])]
     for group in groups:
-        if _width([narrow[place] for place in (*parts[-1], *group)]) > width and len(parts[-1]) > table.words:
-            parts.append(list(places[: table.words]))
+        if _width([narrow[place] for place in (*parts[-1], *group)]) > width and len(parts[-1]) > table.text_columns:
+            parts.append(list(places[: table.text_columns]))
         parts[-1] += group
     return [[(place, narrow[place]) for place in part] for part in parts]
 

@@ -265,4 +265,4 @@ def seed_tables(study: SeedStudy) -> list[Table]:
             rows.append((pair.name, f"{len(pair.seeds)} seeds, over seeds alone", *figures))
     header = ("", "95 % interval", *(TITLES.get(key, key) for key in DIFFERENCES))
     title = f"Mean difference from {study.groups[0].name} in points, runs paired by seed, with 95 % intervals"
-    return [mean_table(study), Table(title, header, rows, words=2)]
+    return [mean_table(study), Table(title, header, rows, text_columns=2)]
