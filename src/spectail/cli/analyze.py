@@ -24,7 +24,7 @@ HEAVY = 1 << 28  # bytes of scores that are not kept once they have been counted
 
 @dataclass(frozen=True)
 class Analyze:
-    """Which classes a model confuses, from its predictions alone; several files are compared with the first.
+    """Show which classes a model confuses, from its predictions alone. Several files are compared with the first.
 
     A file is the folder of a run, .npz (labels, and logits, probabilities or predicted), .csv or .parquet (a column
     of labels, and predicted classes or one column of scores per class), or .npy labels with --scores.
@@ -35,11 +35,11 @@ class Analyze:
     names: Path | None = None
     """Class names in label order: one per line, a JSON list, or a JSON mapping between numbers and names."""
     counts: Path | None = None
-    """Training images per class: one per line, JSON, or .npy. They make head, medium and tail."""
+    """Training images per class: one per line, JSON, or .npy. Head, medium and tail follow from them."""
     label_column: str | None = None
-    """Column of the labels, if it has no usual name."""
+    """Column of the labels, if its name does not say so."""
     prediction_column: str | None = None
-    """Column of the predicted classes, if it has no usual name."""
+    """Column of the predicted classes, if its name does not say so."""
     scores: str | None = None
     """The .npy file that goes with .npy labels, or how the names of the score columns begin."""
     groups: str = "count"
@@ -49,7 +49,7 @@ class Analyze:
     json: bool = False
     """Print everything as JSON."""
     top: int = 10
-    """Confusions and classes to show."""
+    """Number of confusions and of classes to show."""
 
 
 def run(arguments: list[str]) -> None:
@@ -93,10 +93,10 @@ def _analysis(path: Path, options: Analyze) -> Analysis:
         path, names=options.names, counts=options.counts, label_column=options.label_column,
         prediction_column=options.prediction_column, scores=options.scores,
     )  # fmt: skip
-    found = analyse(predictions, convention=options.groups)
+    analysis = analyse(predictions, convention=options.groups)
     if predictions.logits is not None and predictions.logits.nbytes > HEAVY:
-        found = replace(found, predictions=predictions.without_logits())
-    return found
+        analysis = replace(analysis, predictions=predictions.without_logits())
+    return analysis
 
 
 def _distinct(analyses: list[Analysis], files: tuple[Path, ...]) -> list[Analysis]:

@@ -59,9 +59,9 @@ def read_flags(kind: type[T], prog: str, arguments: list[str], examples: Sequenc
     asked, rest = tyro.cli(Help, prog=prog, args=arguments, return_unknown_args=True, add_help=False)
     if asked.help:
         flags = list(flags_of(kind))
-        words = [flag for flag in flags if not flag.name.startswith("-")]
-        groups = {"Arguments": words, "Options": [flag for flag in flags if flag not in words]}
-        print_page(f"{prog} {' '.join(flag.name for flag in words)}".strip(), about(kind), examples, groups)
+        positional = [flag for flag in flags if not flag.name.startswith("-")]
+        groups = {"Arguments": positional, "Options": [flag for flag in flags if flag not in positional]}
+        print_page(f"{prog} {' '.join(flag.name for flag in positional)}".strip(), about(kind), examples, groups)
         raise SystemExit(0)
     return tyro.cli(kind, prog=prog, args=rest)
 

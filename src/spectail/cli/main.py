@@ -1,14 +1,14 @@
-"""`spectail COMMAND`: finds the command and says errors in one sentence. Imports nothing heavy itself."""
+"""`spectail COMMAND`: finds the command and reports errors in one sentence. Imports nothing heavy itself."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from importlib import import_module
 
 from .. import __version__
 from .._utils.errors import hand_over
+from .._utils.names import nearest
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
@@ -42,11 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        print(
-            f"spectail: unknown command {name!r}{f'; did you mean {close[0]!r}?' if close else '.'}\n", file=sys.stderr
-        )
-        print(usage, file=sys.stderr)
+        print(f"spectail: unknown command {name!r}; {nearest(name, COMMANDS)}\n\n{usage}", file=sys.stderr)
         return 2
     return _run(name, rest)
 
@@ -65,7 +61,7 @@ def _run(name: str, arguments: list[str]) -> int:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
         hand_over(error)
-        print(f"spectail {name}: {_words(error)}", file=sys.stderr)
+        print(f"spectail {name}: {_sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
@@ -73,7 +69,7 @@ def _run(name: str, arguments: list[str]) -> int:
     return code or 0
 
 
-def _words(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)

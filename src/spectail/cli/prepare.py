@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from ..data.checks import silent
 from ..data.config import DataConfig
 from ..data.datasets import load
 from ..data.manifest import Manifest
 from ..report import class_counts
 from .arguments import read_flags
+from .console import ConsoleReporter, make_console
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Prepare(DataConfig):
     dataset: tyro.conf.Positional[str] = "glyphs-lt"
     """A name from `spectail list datasets`, or folder:PATH, list:FILE, parquet:PATH."""
     output: Path | None = None
-    """Folder for the manifest and the plot. Default: prepared/NAME."""
+    """Folder for the manifest and the plot. Default: prepared/ and the name of the set."""
     expect: str | None = None
     """Identity that the data must have, for example the one a colleague got."""
     overwrite: bool = False
@@ -35,13 +32,14 @@ class Prepare(DataConfig):
     json: bool = False
     """Print the manifest as JSON instead of tables."""
     quiet: bool = False
-    """Print one line only."""
+    """Print only where the manifest is and its identity."""
 
 
 def run(arguments: list[str]) -> None:
     config = read_flags(Prepare, "spectail prepare", arguments)
-    console = Console(stderr=config.json, markup=False, emoji=False)  # names may hold brackets
-    manifest = load(config, track=silent if config.quiet or config.json else progress(console)).manifest
+    console = make_console(stderr=config.json)
+    reporter = ConsoleReporter(console, quiet=config.quiet or config.json)
+    manifest = load(config, track=reporter.track).manifest
     if config.expect is not None and not (len(config.expect) >= 8 and manifest.identity.startswith(config.expect)):
         raise ValueError(
             f"the data has identity {manifest.identity}, expected {config.expect!r} (at least 8 characters of it); "
@@ -117,35 +115,23 @@ def rule_of(manifest: Manifest) -> str:
 
 
 def findings(manifest: Manifest) -> list[str]:
-    """What the checks found, in words."""
-    found = []
+    """What the checks of the images found, a sentence each."""
+    sentences = []
     for split, broken in manifest.checks.get("broken", {}).items():
         shown = "; ".join(broken[:3])
-        found.append(
+        sentences.append(
             f"broken images left out of {split}: {len(broken):,} ({shown}{'; ...' if len(broken) > 3 else ''})"
         )
     for where, entry in (manifest.checks.get("duplicates") or {}).items():
         if entry["images"]:
             examples = f": {', '.join(entry['examples'])}" if entry.get("examples") else ""
-            found.append(f"{entry['images']:,} identical images in {where}{examples}")
+            sentences.append(f"{entry['images']:,} identical images in {where}{examples}")
     if manifest.checks.get("duplicates") is None:
-        found.append(f"images read: {manifest.checks['read']}; --check full also looks for duplicates")
+        sentences.append(f"images read: {manifest.checks['read']}; --check full also looks for duplicates")
     capped = manifest.rule.get("capped")
     if capped:
-        found.append(f"{len(capped):,} classes have fewer images than the rule asks and keep all they have")
+        sentences.append(f"{len(capped):,} classes have fewer images than the rule asks and keep all they have")
     untested = sum(not count for count in manifest.splits["test"].counts)
     if untested:
-        found.append(f"{untested:,} classes have no test image; their accuracy will be empty, not 0")
-    return found
-
-
-def progress(console: Console) -> Any:
-    """A progress bar on a terminal; elsewhere a plain line."""
-
-    def show_track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
-        if console.is_terminal:
-            return track(items, description, total=total, console=console, transient=True)
-        console.print(f"{description}: {total:,}")
-        return items
-
-    return show_track
+        sentences.append(f"{untested:,} classes have no test image; their accuracy will be empty, not 0")
+    return sentences

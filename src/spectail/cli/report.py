@@ -24,10 +24,10 @@ MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only hel
 
 @dataclass(frozen=True)
 class Report:
-    """Write an HTML report of runs: one file, to be opened in any browser, also offline."""
+    """Write an HTML report of one run, or of several side by side: one file that opens offline in any browser."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of finished runs. Others are compared with the first; seeds of one method are put together."""
+    """Folders of finished runs. The first is compared with the others; seeds of one method are put together."""
     output: Path | None = None
     """The HTML file. Default: report.html, in the folder of a single run or here."""
     curves: Path | None = None
