@@ -2,6 +2,8 @@
 
 import dataclasses
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -141,3 +143,15 @@ def test_a_near_miss_is_named(capsys):
         main(["train", "--resum"])
     assert end.value.code == 2
     assert "--resume" in capsys.readouterr().err
+
+
+def test_flags_are_read_without_the_engine():
+    """So that a mistake is answered soon: torchvision, timm and Accelerate take seconds."""
+    code = """
+import sys
+from spectail.cli.train_flags import parse
+parse(["--method", "cmo", "--car", "--epochs", "3"])
+print(sorted({"accelerate", "matplotlib", "timm", "torchvision"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr

@@ -83,7 +83,7 @@ def test_version(capsys):
 def test_unknown_command(capsys):
     code, out, err = run(capsys, "prepair", "x")
     assert (code, out) == (2, "")
-    assert "unknown command 'prepair'; did you mean 'prepare'?" in err
+    assert "unknown command 'prepair'; did you mean 'prepare'" in err
     assert "unknown command 'zzz'." in run(capsys, "zzz")[2]
 
 
