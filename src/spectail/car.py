@@ -24,7 +24,7 @@ from .spectral import Triplet, chain, exact, filtered
 from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries
 
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
-FILTER_UP_TO = 160  # classes; up to here filtering A A^T is faster than tracking a subspace
+FILTER_UP_TO = 640  # classes; up to here filtering A A^T is faster than tracking a subspace
 SCRATCH_FROM = 1 << 16  # logits in a batch; smaller tensors stay with the allocator anyway
 PROBE_EVERY = 4  # steps of class averaging, in which little changes at once, between looks for new directions
 
@@ -365,7 +365,7 @@ class CAR(nn.Module):
             batch.add_to(change.new, slot.index_select(0, batch.items.label), batch.spread(enters))
         else:
             change.new.addcmul_(columns, enters.index_select(0, present)[:, None])
-        change = history.put(change, scratch)
+        change = history.put(change)
         history.note(mass)
         squares = history.sums[: history.classes.numel()] if decays else None
         probe = decays or int(history.steps) % PROBE_EVERY == 0

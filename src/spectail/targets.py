@@ -80,13 +80,15 @@ class Entries(NamedTuple):
     """Label mass as a list: entry e says that sample ``sample[e]`` has ``mass[e]`` of class ``label[e]``.
 
     ``sample`` is None when entry e is sample e. ``partner[e]`` is a class whose prediction is not an
-    error for this entry (the co-label of a mixed image), or the label itself where there is none.
+    error for this entry (the co-label of a mixed image), or the label itself where there is none. ``whole`` says that
+    every mass is known to be 1.
     """
 
     sample: Tensor | None
     label: Tensor
     mass: Tensor
     partner: Tensor | None = None
+    whole: bool = False
 
     def of(self, per_sample: Tensor) -> Tensor:
         """Rows of a per-sample tensor, one per entry."""
@@ -112,7 +114,7 @@ def entries(
         return _soft_entries(target.to(dtype), fixed or torch.compiler.is_compiling())
     target = target.long()  # before comparing: a byte would wrap -100 round to 156
     if none_ignored:
-        return Entries(None, target, torch.ones_like(target, dtype=dtype))
+        return Entries(None, target, torch.ones_like(target, dtype=dtype), whole=True)
     kept = target != ignore
     return Entries(None, target * kept, kept.to(dtype))  # an ignored sample as class 0, with mass 0
 

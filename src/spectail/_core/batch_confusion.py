@@ -33,7 +33,8 @@ class BatchConfusion:
 
     def spread(self, per_class: Tensor) -> Tensor:
         """A number per class as one per entry, times the mass of the entry."""
-        return per_class.index_select(0, self.items.label).mul_(self.items.mass)
+        by_entry = per_class.index_select(0, self.items.label)
+        return by_entry if self.items.whole else by_entry.mul_(self.items.mass)
 
     def add_to(self, columns: Tensor, at: Tensor, weight: Tensor) -> None:
         """Add each entry's row, times its weight, to the row of ``columns`` that ``at`` names; names may repeat."""

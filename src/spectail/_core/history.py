@@ -135,10 +135,10 @@ class History(nn.Module):
         both[count:].copy_(old) if keep is None else torch.mul(old, keep[:, None], out=both[count:])
         return Change(at, both, at)
 
-    def put(self, change: Change, scratch: Scratch) -> Change:
+    def put(self, change: Change) -> Change:
         """Store the rows that a batch has changed, and count their squares."""
         new = change.new
-        squares = torch.mul(new, new, out=scratch.take("change", (new.shape[0], new.shape[1]), new)).sum(1)
+        squares = torch.linalg.vector_norm(new, dim=1).square_()
         self.rows.index_copy_(0, change.at, new)
         self.sums.index_copy_(0, change.at, squares)
         return change._replace(squares=squares)

@@ -13,13 +13,18 @@ reading anything else. Only a direction that joins the subspace has to be multip
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..spectral import WEAK, Triplet, chain, norm, peak, polished, positive, tiny, tolerance
+from ..spectral import WEAK, Triplet, chain, polished, tolerance
 from .workspace import Scratch
+
+Array: TypeAlias = NDArray[Any]
 
 DIRECTIONS = 8  # carried from step to step
 POWER = 3  # power steps on the touched columns alone, to find the direction that a batch brings in
@@ -34,10 +39,10 @@ TRUST = 10  # a gap that can be trusted allows this many times the residual, for
 FORGIVING = 10  # the touched columns meet an error of u less than they might: this much of their reach is forgiven
 UNCLEAR = 0.03  # residual above which a close runner-up is not taken at its word
 VALUE = 16  # roundings: the error of sigma squared that is aimed at
-NEGLIGIBLE = 20  # roundings of the largest column's square: columns that add up to less are left out of the products
+NARROW_VALUE = 100  # the same for a narrow gap
+NEGLIGIBLE = 50  # roundings of the largest column's square: columns that add up to less are left out of the products
 READ_ONCE_FROM = 1 << 25  # numbers in a matrix that no cache holds: both products are then taken in one reading
 BLOCK = 64  # rows of it that a cache does hold
-WHOLE_UP_TO = 1 << 19  # numbers in a matrix that is read once more, for all of v
 
 
 class Subspace(NamedTuple):
@@ -83,14 +88,13 @@ def track(
     extent = float(change.squares.sum()) ** 0.5
     if not 1e-6 < extent < 1e9 and not 1e-6 < float(rows.max()) < 1e9:  # fourth powers would leave float32's range
         return _afresh(rows, space)
-    steady = squares is None  # with class averaging little changes in a step
     inside = _update(space, change)
     used = _used_rows(squares, change) if squares is not None else None
     search = _Search(rows, change, space, used, scratch)
     search.settle(check)
-    outside = change.squares - inside.square().sum(0)  # of each touched column, what the subspace does not hold
+    outside = change.squares.numpy() - np.square(inside).sum(0)  # of each touched column, what the subspace misses
     if probe or float(outside.sum()) > NOVEL * search.scale:
-        vector = search.brought_in(outside.clamp_min_(0).sqrt_(), inside)
+        vector = search.brought_in(np.sqrt(outside.clip(0)), inside)
         if probe or search.strength(vector) > NOVEL * search.scale:
             search.add(vector)
     certain, eps = tolerance(rows.dtype), torch.finfo(rows.dtype).eps
@@ -98,22 +102,22 @@ def track(
     before = 1.0
     while True:
         second, theta = search.solve()
-        u, w, z = search.ritz(-1)
-        error = torch.add(z, u, alpha=-theta)
-        rho = float(norm(error)) / theta if theta else 0.0
+        u, z = search.ritz(-1)
+        error = z - theta * u
+        rho = _length(error) / theta if theta else 0.0
         gap = 1 - second / theta if theta else 1.0
         stalled = rho <= floor or (rho > 0.7 * before and rho < 30 * floor)
-        limit = certain * (2.0 if gap < NARROW else max(1.0, TRUST * gap if steady else 1.0))
-        good = stalled or (
-            rho * rho <= VALUE * eps * gap and rho <= limit * min(1.0, FORGIVING * search.reach(w, extent))
-        )
+        narrow = gap < NARROW
+        limit = certain * (4.0 if narrow else max(1.0, TRUST * gap))
+        value = rho * rho <= (NARROW_VALUE if narrow else VALUE) * eps * gap
+        good = stalled or (value and rho <= limit and rho <= limit * FORGIVING * search.reach(extent))
         before = rho
         if good and gap < 0.3:
             # A runner-up this close may be the true top, not yet resolved: an eigenvalue lies within about
             # width^2 / (distance to the next) of it.
-            u2, _, z2 = search.ritz(-2)
-            error2 = torch.add(z2, u2, alpha=-second)
-            width = float(norm(error2)) / theta
+            u2, z2 = search.ritz(-2)
+            error2 = z2 - second * u2
+            width = _length(error2) / theta
             if width > UNCLEAR or (width > 1e-3 and second + 10 * width**2 * theta > theta):
                 good, error = False, error2
         if good or search.added >= GROWTH or not search.add(error):
@@ -122,9 +126,9 @@ def track(
             search.add(search.double[search.size - 1])
     if rho > HOPELESS:
         return _afresh(rows, space)
-    found = search.finish(w, z, theta, extent, rho)
+    triplet = search.finish(z, theta, extent, rho)
     search.recycle(space)
-    return found
+    return triplet
 
 
 def _afresh(rows: Tensor, space: Subspace) -> Triplet:
@@ -134,14 +138,14 @@ def _afresh(rows: Tensor, space: Subspace) -> Triplet:
     return chain(rows, rows.sum(0), torch.zeros_like(rows[0]), GROWTH)
 
 
-def _update(space: Subspace, change: Change) -> Tensor:
+def _update(space: Subspace, change: Change) -> Array:
     """Bring the products with the directions up to date, from the touched columns alone; returns the new images."""
     directions, doubles = space.basis[:DIRECTIONS], space.basis[DIRECTIONS:]
     before = space.images.index_select(1, change.at)
-    after = directions @ change.new.T
+    after = torch.mm(directions, change.new.T)
     doubles.addmm_(torch.cat([before.neg_(), after], 1), change.both)
     space.images.index_copy_(1, change.at, after)
-    return after
+    return after.numpy()
 
 
 def _used_rows(squares: Tensor, change: Change) -> Tensor | None:
@@ -157,26 +161,31 @@ def _used_rows(squares: Tensor, change: Change) -> Tensor | None:
 
 
 class _Search:
-    """Orthonormal left directions, their images and A A^T times each, grown one by one."""
+    """Orthonormal left directions, their images and A A^T times each, grown one by one.
+
+    Vectors are numpy's, whose calls cost a third of torch's. The matrix is multiplied by torch, with its threads.
+    """
 
     def __init__(self, rows: Tensor, change: Change, space: Subspace, used: Tensor | None, scratch: Scratch) -> None:
         self.change, self.used, self.total = change, used, rows.shape[0]
+        self.new = change.new.numpy()
         if used is None:
-            self.rows, self.touched, images = rows, change.at, space.images
+            self.rows, self.touched, images = rows, change.at, space.images.numpy()
         else:
             count = used.numel()
             self.rows = torch.index_select(rows, 0, used, out=scratch.take("used", (count, rows.shape[1]), rows))
             self.touched = torch.arange(count - change.at.numel(), count)
-            images = space.images.index_select(1, used)
+            images = space.images.numpy()[:, used.numpy()]
         count, width = self.rows.shape
         most = DIRECTIONS + GROWTH + 1
-        self.left = scratch.take("left", (most, width), rows)
-        self.right = scratch.take("right", (most, count), rows)
-        self.double = scratch.take("double", (most, width), rows)
-        self.left[:DIRECTIONS], self.double[:DIRECTIONS] = space.basis[:DIRECTIONS], space.basis[DIRECTIONS:]
+        self.left = scratch.take("left", (most, width), rows).numpy()
+        self.right = scratch.take("right", (most, count), rows).numpy()
+        self.double = scratch.take("double", (most, width), rows).numpy()
+        basis = space.basis.numpy()
+        self.left[:DIRECTIONS], self.double[:DIRECTIONS] = basis[:DIRECTIONS], basis[DIRECTIONS:]
         self.right[:DIRECTIONS] = images
         self.size, self.added = DIRECTIONS, 0
-        self.inner = torch.zeros(most, most, dtype=torch.float64)  # of the images: A A^T in the subspace
+        self.inner = np.zeros((most, most))  # of the images: A A^T in the subspace, in double precision
 
     def settle(self, check: bool) -> None:
         """Make the carried directions orthonormal again; with ``check``, make sure of their products too.
@@ -184,53 +193,55 @@ class _Search:
         Rounding adds up, and a state may come from another solver.
         """
         directions, images, doubles = (part[:DIRECTIONS] for part in (self.left, self.right, self.double))
-        overlap = directions @ directions.T
-        inner = images @ images.T
-        size, eps = max(float(inner.diagonal().max()), tiny(images)), torch.finfo(images.dtype).eps
-        if check and float((doubles @ directions.T - inner).abs().max()) > 100 * eps * size:
-            directions.copy_(_orthonormalising(overlap) @ directions)
-            torch.mm(directions, self.rows.T, out=images)
-            torch.mm(images, self.rows, out=doubles)
-            inner = images @ images.T
+        overlap, inner = directions.dot(directions.T), images.dot(images.T)
+        size, eps = max(float(inner.diagonal().max()), _tiny(images)), np.finfo(images.dtype).eps
+        if check and float(np.abs(doubles.dot(directions.T) - inner).max()) > 100 * eps * size:
+            directions[:] = _orthonormalising(overlap).dot(directions)
+            images[:] = torch.mm(torch.from_numpy(directions), self.rows.T).numpy()
+            doubles[:] = torch.mm(torch.from_numpy(images), self.rows).numpy()
+            inner = images.dot(images.T)
         elif _astray(overlap) > ASTRAY * eps:
             mend = _orthonormalising(overlap)
             for part in (directions, images, doubles):
-                part.copy_(mend @ part)
-            inner = images @ images.T
+                part[:] = mend.dot(part)
+            inner = images.dot(images.T)
         self.inner[:DIRECTIONS, :DIRECTIONS] = inner
-        self.scale = max(float(inner.diagonal().max()), tiny(images))
+        self.scale = max(float(inner.diagonal().max()), _tiny(images))
 
-    def brought_in(self, weights: Tensor, inside: Tensor) -> Tensor:
+    def brought_in(self, weights: Array, inside: Array) -> Array:
         """A strong direction of the touched columns outside the subspace: their sum after a few power steps."""
-        directions, new = self.left[:DIRECTIONS].T, self.change.new
+        directions = self.left[:DIRECTIONS]
         for step in range(POWER):
-            vector = torch.addmv(torch.mv(new.T, weights), directions, torch.mv(inside, weights), alpha=-1)
+            vector: Array = weights.dot(self.new) - inside.dot(weights).dot(directions)
             if step + 1 < POWER:
-                weights = torch.mv(new, vector / norm(vector).clamp_min(tiny(vector)))
+                weights = self.new.dot(vector / max(_length(vector), _tiny(vector)))
         return vector
 
-    def strength(self, vector: Tensor) -> float:
+    def strength(self, vector: Array) -> float:
         """The square that the touched columns alone have along a direction."""
-        return (float(norm(torch.mv(self.change.new, vector))) / max(float(norm(vector)), tiny(vector))) ** 2
+        return (_length(self.new.dot(vector)) / max(_length(vector), _tiny(vector))) ** 2
 
-    def add(self, vector: Tensor) -> bool:
+    def add(self, vector: Array) -> bool:
         """Add the part of ``vector`` that is new; False if there is none, because the subspace holds it already."""
         size = self.size
-        left, direction = self.left[:size], self.left[size]
-        whole = float(norm(vector))
+        left, eps = self.left[:size], np.finfo(vector.dtype).eps
+        whole = _length(vector)
         if whole < 1e-10:
-            vector = vector / peak(vector)
-            whole = float(norm(vector))
+            vector = vector / max(float(np.abs(vector).max()), _tiny(vector))
+            whole = _length(vector)
+        part = whole
         for _ in range(2):
-            vector = torch.addmv(vector, left.T, torch.mv(left, vector), alpha=-1)
-        part = float(norm(vector))
-        if part <= 100 * torch.finfo(vector.dtype).eps * whole:
-            return False
-        torch.div(vector, part, out=direction)
-        self._multiply(direction, self.right[size], self.double[size])
+            before, vector = part, vector - left.dot(vector).dot(left)
+            part = _length(vector)
+            if part <= 100 * eps * whole:
+                return False
+            if part > 0.5 * before:  # nothing was cancelled: what is left is orthogonal to working precision
+                break
+        np.divide(vector, part, out=self.left[size])
+        self._multiply(*(torch.from_numpy(part[size]) for part in (self.left, self.right, self.double)))
         self.size, self.added = size + 1, self.added + 1
         images = self.right[: size + 1]
-        row = torch.mv(images, images[size])
+        row = images.dot(images[size])
         self.inner[size, : size + 1] = row
         self.inner[: size + 1, size] = row
         return True
@@ -249,61 +260,73 @@ class _Search:
 
     def solve(self) -> tuple[float, float]:
         """Second and first eigenvalue of A A^T in the subspace; the eigenvectors are kept."""
-        values, vectors = torch.linalg.eigh(self.inner[: self.size, : self.size])
-        self.vectors = vectors.to(self.left.dtype)
-        second, first = values[-2:].tolist()
-        return max(second, 0.0), max(first, 0.0)
+        values, vectors = np.linalg.eigh(self.inner[: self.size, : self.size])
+        self.vectors = vectors.T.astype(self.left.dtype)
+        return max(float(values[-2]), 0.0), max(float(values[-1]), 0.0)
 
-    def ritz(self, which: int) -> tuple[Tensor, Tensor, Tensor]:
-        """``u``, its image w, and ``A w``."""
-        weights, size = self.vectors[:, which], self.size
-        u = torch.mv(self.left[:size].T, weights)
-        return u, torch.mv(self.right[:size].T, weights), torch.mv(self.double[:size].T, weights)
+    def ritz(self, which: int) -> tuple[Array, Array]:
+        """A vector u of the subspace, and A A^T u."""
+        weights = self.vectors[which]
+        return weights.dot(self.left[: self.size]), weights.dot(self.double[: self.size])
 
-    def reach(self, w: Tensor, extent: float) -> float:
+    def image(self) -> Array:
+        """A^T times the best vector."""
+        image: Array = self.vectors[-1].dot(self.right[: self.size])
+        return image
+
+    def reach(self, extent: float) -> float:
         """How much of the touched columns lies along u. Their share of v is this small, so u must be this exact."""
-        return float(norm(w.index_select(0, self.touched))) / extent if extent else 1.0
+        return _length(self.image()[self.touched.numpy()]) / extent if extent else 1.0
 
-    def finish(self, w: Tensor, z: Tensor, theta: float, extent: float, rho: float) -> Triplet:
+    def finish(self, z: Array, theta: float, extent: float, rho: float) -> Triplet:
         """The triplet after a power step, which is already there: z."""
-        left, unit = positive(z), max(theta, tiny(z)) ** 0.5
-        if self.rows.numel() <= WHOLE_UP_TO:
-            left, w = polished(self.rows, left, self.touched, unit, extent)
-            sigma = norm(w)
+        sign, unit = np.sign(z.sum()), max(theta, _tiny(z)) ** 0.5
+        z, w = (sign * z).clip(0), sign * self.image()  # non-negative but for rounding, as the matrix is
+        left = z / max(_length(z), _tiny(z))
+        sigma, near = _length(z) / unit, self.new.dot(left)
+        if _length(near) < WEAK * extent:
+            polished_left, image = polished(self.rows, torch.from_numpy(left), self.touched, unit, extent)
+            left, w = polished_left.numpy(), image.numpy()
         else:
-            sigma, near = norm(z) / unit, torch.mv(self.change.new, left)
-            if float(norm(near)) < WEAK * extent:
-                left, w = polished(self.rows, left, self.touched, unit, extent)
-            else:
-                w.index_copy_(0, self.touched, near)
-        right = w / sigma.clamp_min(tiny(sigma))
+            w[self.touched.numpy()] = near
+        right = w / max(sigma, _tiny(z))
         if self.used is not None:
-            right = right.new_zeros(self.total).index_copy_(0, self.used, right)
-        return Triplet(sigma, left, right, self.added, left.new_full((), rho))
+            right, known = np.zeros(self.total, right.dtype), right
+            right[self.used.numpy()] = known
+        ends = torch.from_numpy(np.array([sigma, rho], right.dtype))
+        return Triplet(ends[0], torch.from_numpy(left), torch.from_numpy(right), self.added, ends[1])
 
     def recycle(self, space: Subspace) -> None:
         """Leave the best directions in ``space``."""
-        turn = self.vectors[:, -DIRECTIONS:].T
-        torch.mm(turn, self.left[: self.size], out=space.basis[:DIRECTIONS])
-        torch.mm(turn, self.double[: self.size], out=space.basis[DIRECTIONS:])
-        images = turn @ self.right[: self.size]
+        turn, basis, images = self.vectors[-DIRECTIONS:], space.basis.numpy(), space.images.numpy()
+        np.dot(turn, self.left[: self.size], out=basis[:DIRECTIONS])
+        np.dot(turn, self.double[: self.size], out=basis[DIRECTIONS:])
         if self.used is None:
-            space.images.copy_(images)
+            np.dot(turn, self.right[: self.size], out=images)
         else:
-            space.images.zero_().index_copy_(1, self.used, images)
+            images[:] = 0
+            images[:, self.used.numpy()] = turn.dot(self.right[: self.size])
 
 
-def _astray(overlap: Tensor) -> float:
+def _length(vector: Array) -> float:
+    return math.sqrt(vector.dot(vector))
+
+
+def _tiny(values: Array) -> float:
+    return float(np.finfo(values.dtype).tiny)
+
+
+def _astray(overlap: Array) -> float:
     """How far directions with these inner products are from orthonormal; directions of 0 do no harm."""
-    apart = overlap.clone()
-    apart.diagonal().sub_(overlap.diagonal().round())  # 1, or 0 for a direction of 0
-    return float(norm(apart))
+    apart = overlap - np.diag(overlap.diagonal().round())  # 1, or 0 for a direction of 0
+    return float(np.linalg.norm(apart))
 
 
-def _orthonormalising(overlap: Tensor) -> Tensor:
+def _orthonormalising(overlap: Array) -> Array:
     """A matrix that makes directions with these inner products orthonormal; dependent ones become 0."""
     if _astray(overlap) < 1e-3:  # one Newton-Schulz step squares what they lack
-        return torch.add(1.5 * torch.eye(len(overlap), dtype=overlap.dtype), overlap, alpha=-0.5)
-    values, vectors = torch.linalg.eigh(overlap.double())
-    turn: Tensor = (values.clamp_min(1e-3).rsqrt() * (values > 1e-3))[:, None] * vectors.T
-    return turn.to(overlap.dtype)
+        newton: Array = 1.5 * np.eye(len(overlap), dtype=overlap.dtype) - 0.5 * overlap
+        return newton
+    values, vectors = np.linalg.eigh(overlap.astype(np.float64))
+    scale = np.where(values > 1e-3, values.clip(1e-3) ** -0.5, 0)
+    return (scale[:, None] * vectors.T).astype(overlap.dtype)  # type: ignore[no-any-return]
