@@ -119,7 +119,7 @@ def filtered(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
             return Triplet(rows.new_full((), unit), nothing, nothing, 0, rows.new_zeros(()))
         found = filtered(rows / unit, touched, start)
         return found._replace(spectral_norm=found.spectral_norm * unit)
-    limit, steps = tolerance(rows.dtype) / 5, 0
+    limit, steps = tolerance(rows.dtype) / 6, 0
     z = _first_image(columns, start.numpy()).dot(columns)
     while True:
         u = z / math.sqrt(z.dot(z))
