@@ -58,6 +58,12 @@ def test_one_run(runs, capsys):
     assert 'id="settings"' not in text
 
 
+def test_the_page_of_a_run_that_has_just_ended_is_that_of_its_folder(runs, tmp_path):
+    """The one is made from memory, the other from files."""
+    assert report(runs / "car1", "--output", tmp_path / "again.html") == 0
+    assert (tmp_path / "again.html").read_bytes() == (runs / "car1" / "report.html").read_bytes()
+
+
 def test_the_pictures_are_of_the_images_they_name(runs):
     assert report(runs / "ce") == 0
     text = (runs / "ce" / "report.html").read_text(encoding="utf-8")

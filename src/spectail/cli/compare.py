@@ -80,10 +80,11 @@ def run(arguments: list[str]) -> None:
         folder_of(config.output, *job) for job, (_, results) in zip(jobs, found, strict=True) if results is not None
     ]
     if config.report and folders:
-        from .report import report_or_say  # noqa: PLC0415 - matplotlib is slow to import
+        from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
+        from .report import report_or_say  # noqa: PLC0415
 
         path = config.output / "report.html"
-        report_or_say(folders, path, lambda text: console.print(text, soft_wrap=True))
+        report_or_say(lambda: list(map(read_run, folders)), path, lambda text: console.print(text, soft_wrap=True))
     if any(results is None for _, results in found):
         raise ValueError(f"{sum(results is None for _, results in found)} of {len(found)} runs failed; see above.")
 

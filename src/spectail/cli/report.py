@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -84,10 +84,10 @@ def make_report(records: list[RunRecord], path: Path) -> None:
     write_report(analyses, path, comparison=compare(analyses) if len(analyses) > 1 else None, runs=records)
 
 
-def report_or_say(runs: Sequence[Path | RunRecord], path: Path, say: Callable[[str], None]) -> None:
+def report_or_say(runs: Callable[[], list[RunRecord]], path: Path, say: Callable[[str], None]) -> None:
     """The report of runs that have just ended: if it cannot be written, the runs are none the worse."""
     try:
-        make_report([run if isinstance(run, RunRecord) else read_run(run) for run in runs], path)
+        make_report(runs(), path)
         say(f"report in {path}")
     except (ValueError, OSError) as error:
         say(f"no report: {error}")

@@ -9,7 +9,8 @@ from .train_flags import parse
 
 def run(arguments: list[str]) -> None:
     config, printing = parse(arguments)
-    from ..report.run_record import label  # noqa: PLC0415 - the flags are read, and help is shown, without the engine
+    # the flags are read, and help is shown, without the engine
+    from ..report.run_record import ended_run, label  # noqa: PLC0415
     from ..training.loop import train  # noqa: PLC0415
     from ..training.signals import Interrupted  # noqa: PLC0415
     from .console import ConsoleReporter, make_console, show_results  # noqa: PLC0415
@@ -35,4 +36,4 @@ def run(arguments: list[str]) -> None:
             if not printing.json:
                 console.print(text, soft_wrap=True)
 
-        report_or_say([config.output], config.output / "report.html", say)
+        report_or_say(lambda: [ended_run(config, results)], config.output / "report.html", say)

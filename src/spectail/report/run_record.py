@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..car import CAR, PRESETS
 from ..data.datasets import Data, load
 from ..data.manifest import Manifest
 from ..diagnosis.prediction_files import read_predictions
-from ..diagnosis.predictions import Predictions
+from ..diagnosis.predictions import Predictions, make_predictions
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
 from ..training.config_io import flat, from_dict, read_yaml, to_dict
 from ..training.run_folder import MAY_DIFFER, RunFolder
+
+if TYPE_CHECKING:
+    from ..training.loop import RunResults
 
 CAR_SETTINGS = ("beta", "r0", "alpha", "gamma")
 """The settings of CAR that are drawn as curves."""
@@ -125,6 +128,21 @@ def read_run(folder: Path) -> RunRecord:
     return RunRecord(
         folder, read_yaml(folder / "config.yaml"), results, Manifest.load(folder / "manifest.json"), curves
     )
+
+
+def ended_run(config: TrainConfig, results: RunResults) -> RunRecord:
+    """The run that has just ended, from memory; what is not there is read when it is asked for."""
+    folder, arrays, data = RunFolder(config.output), results.predictions, results.data
+    if arrays is None or data is None:
+        return read_run(config.output)
+    predicted = make_predictions(
+        arrays["labels"],
+        arrays["logits"],
+        class_names=arrays["class_names"].tolist(),
+        class_counts=arrays["class_counts"],
+    )
+    curves = [json.loads(line) for line in folder.lines()]
+    return RunRecord(config.output, config, results, data.manifest, curves, predicted, data)
 
 
 def label(results: dict[str, Any]) -> str:
