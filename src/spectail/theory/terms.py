@@ -1,4 +1,4 @@
-"""The terms of the bound, named, and the two formulas that need only numbers."""
+"""The terms of the bound, named and explained, and the two formulas that need only numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..counts import ClassCounts
-from .words import explain
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +100,11 @@ class Bound:
         return math.ceil(size)
 
     def explain(self) -> str:
-        """The terms, and in plain words whether the bound exists and says anything."""
-        return explain(self)
+        """The terms as a table, and in plain words whether the bound exists and says anything."""
+        rows = [(name, _number(value), meaning) for name, value, meaning in _rows(self)]
+        wide, deep = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+        table = [f"  {name:<{wide}}  {value:>{deep}}  {meaning}" for name, value, meaning in rows]
+        return "\n".join([_heading(self), *table, _verdict(self)])
 
     __str__ = explain
 
@@ -123,3 +125,81 @@ def deviation(num_classes: int, smallest: float, kl: float, log_term: float) -> 
 def cover_size(layers: int, samples: float) -> float:
     """Guesses of the mean spectral norm, ``n m^(1/2n)``, that come within a share 1/n of every one that matters."""
     return float(layers * samples ** (1 / (2 * layers)))
+
+
+def _heading(bound: Bound) -> str:
+    layers = f"{bound.layers} {'layer' if bound.layers == 1 else 'layers'} of width {bound.width}"
+    folded = ", biases folded into the matrices" if bound.folded else ""
+    return (
+        f"Bound on class errors: {len(bound.counts)} classes, {bound.counts.total:,} images, {layers}{folded}, "
+        f"margin {bound.gamma:g}, confidence {1 - bound.delta:.4g}."
+    )
+
+
+def _rows(bound: Bound) -> list[tuple[str, float | None, str]]:
+    rarest = int(bound.weights.argmax())
+    name = bound.counts.describe(rarest)
+    return [
+        ("spectral_norm", bound.spectral_norm, "of the margin confusion times the class weights"),
+        ("nu", bound.nu, "square root of the number of classes"),
+        ("empirical", float(bound.empirical[rarest]), f"nu * spectral_norm / weight, for {name}, the rarest"),
+        ("input_norm", bound.input_norm, "longest input, B"),
+        ("spectral_product", bound.spectral_product, "product of the spectral norms of the layers"),
+        ("norm_ratios", bound.norm_ratios, "sum of squared Frobenius over spectral norms"),
+        ("psi", bound.psi, "complexity of the network as the proposition prints it"),
+        ("sigma", bound.sigma, "noise in the weights that the margin survives"),
+        ("kl", bound.kl, "price of that noise"),
+        ("log_term", bound.log_term, "price of delta and of the grid of norms"),
+        ("deviation", bound.deviation, "between sample and distribution, spectral norm"),
+        ("complexity", _at(bound.complexity, rarest), f"nu * deviation, for {name}"),
+        ("per_class", _at(bound.per_class, rarest), f"bound on the error of {name}: empirical + complexity"),
+        ("direct", _at(bound.direct, rarest), "the same by column sums: margin error + nu * deviation"),
+        ("total", bound.total, f"bound on the weighted worst-class error, which is at most {bound.weights.max():.4g}"),
+    ]
+
+
+def _verdict(bound: Bound) -> str:
+    classes, least = len(bound.counts), 8 * len(bound.counts)
+    label = int(bound.counts.counts.argmin())
+    if bound.per_class is None or bound.complexity is None:
+        return (
+            f"UNDEFINED: the bound needs more than 8 K = {least:,} images in every class, and "
+            f"{bound.counts.describe(label)} has {bound.smallest:,}. Nothing follows from it for this training set."
+        )
+    below = int((bound.per_class < 1).sum())
+    if below:
+        best = float(bound.per_class.min())
+        return (
+            f"DEFINED AND INFORMATIVE: with probability {1 - bound.delta:.4g} it keeps the error of {below} of "
+            f"{classes} classes below 1, at best below {best:.4g}."
+        )
+    reasons = []
+    if float(bound.complexity.min()) >= 1:
+        reasons.append(
+            f"the complexity alone is at least {_number(float(bound.complexity.min()))}; for it to fall below 1 the "
+            f"smallest class would need about {bound.images_needed:.1e} images instead of {bound.smallest:,}"
+        )
+    if float(bound.empirical.min()) >= 1:
+        share = float(bound.margin_errors.max())
+        reasons.append(
+            f"the empirical part alone is at least {_number(float(bound.empirical.min()))}, because at this margin up "
+            f"to {share:.1%} of a class count as errors on the training set"
+        )
+    if not reasons:
+        reasons.append("its two parts add up to 1 or more, though neither does alone")
+    direct = ""
+    if bound.direct is not None and bool((bound.direct < 1).any()):
+        direct = f" The direct form does say something: it is {_number(float(bound.direct.min()))} at best."
+    return (
+        f"DEFINED BUT VACUOUS: every class has more than 8 K = {least:,} images, but the bound is "
+        f"{_number(float(bound.per_class.min()))} or more for every class and an error is never above 1: "
+        f"{'; and '.join(reasons)}.{direct}"
+    )
+
+
+def _at(values: Tensor | None, label: int) -> float | None:
+    return None if values is None else float(values[label])
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4g}"
