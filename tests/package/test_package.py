@@ -267,7 +267,7 @@ print(bool(loss.detach() > plain.detach() > 0), bool(criterion.car.last.spectral
 
 
 def test_the_doctor_finds_the_core_working_and_the_extras_missing(environment, metadata):
-    from spectail.cli.doctor import EXTRAS, INTEGRATIONS
+    from spectail.cli.doctor import EXTRAS
 
     printed, warned = environment.spectail("doctor")
     assert warned == ""
@@ -276,7 +276,7 @@ def test_the_doctor_finds_the_core_working_and_the_extras_missing(environment, m
     said = {label.strip(): " ".join(text.split()) for label, text in said.items()}
     for extra in requirements(metadata).keys() - {None}:
         assert f"pip install --upgrade 'spectail[{extra}]'" in printed
-    for name in (*EXTRAS.values(), *INTEGRATIONS.values()):
+    for name in EXTRAS.values():
         assert re.match(r"not ready: packaging missing pip install", said[name])  # without it, none is complete
     assert "The core works.\n" in printed
 

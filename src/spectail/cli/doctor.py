@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..integrations.versions import FRAMEWORKS
 
 USAGE = """usage: spectail doctor [--json]
 
@@ -34,9 +33,7 @@ HANDLED = (
     "declares them and does without."
 )
 EXTRAS = {"train": "training, commands", "report": "report page", "experiments": "several machines",
-          "docs": "documentation", "dev": "development"}  # fmt: skip
-INTEGRATIONS = {"huggingface": "Hugging Face", "lightning": "Lightning", "torchmetrics": "torchmetrics",
-                "timm": "timm's trainer"}  # fmt: skip
+          "integrations": "integrations", "docs": "documentation", "dev": "development"}  # fmt: skip
 WIDTH, LABEL = 80, 21
 
 
@@ -199,41 +196,36 @@ def describe_cache() -> str:
 
 
 def find_features(broken: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What each extra and each integration needs: packages with their versions, and what is wrong with them."""
-    unknown = [] if installed("packaging") else [("packaging", "missing")]  # every extra brings it
-    known = {name: unknown or required(extra, broken) for extra, name in EXTRAS.items()}
-    for module, name in INTEGRATIONS.items():
-        package, number = FRAMEWORKS[module].installed() or (FRAMEWORKS[module].packages[0], "")
-        problem = FRAMEWORKS[module].problem(number) if number and not unknown else "missing"
-        known[name] = unknown or [(f"{package} {number}".strip(), problem)]
-    fixes = dict.fromkeys(INTEGRATIONS.values(), "integrations") | {name: extra for extra, name in EXTRAS.items()}
-    features, shown = {}, set()
-    for name, packages in known.items():
-        ready = not any(problem for _, problem in packages)
-        new = [f"{package} {problem}".strip() for package, problem in packages if problem or package not in shown]
-        shown |= {package for package, _ in packages}  # what works is named once
-        fix = None if ready else f"pip install --upgrade 'spectail[{fixes[name]}]'"
-        features[name] = {"ready": ready, "packages": ", ".join(new), "fix": fix}
+    """For each extra whether it is complete, its packages, and the command that brings what is missing."""
+    features: dict[str, dict[str, Any]] = {}
+    shown: set[str] = set()
+    for extra, name in EXTRAS.items():
+        packages = required(extra, broken) if installed("packaging") else {"packaging": "missing"}  # all bring it
+        ready = not any(packages.values())
+        named = [f"{one} {problem}".strip() for one, problem in packages.items() if problem or one not in shown]
+        shown |= packages.keys()  # a package that works is named once
+        fix = None if ready else f"pip install --upgrade 'spectail[{extra}]'"
+        features[name] = {"ready": ready, "packages": ", ".join(named), "fix": fix}
     return features
 
 
-def required(extra: str, broken: dict[str, str]) -> list[tuple[str, str]]:
-    """The packages of an extra, by spectail's own metadata: name and version, and what is wrong."""
+def required(extra: str, broken: dict[str, str]) -> dict[str, str]:
+    """What is wrong with each package of an extra, by spectail's own metadata; nothing if it works."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - every extra brings it, the core does not
 
     try:
         lines = metadata("spectail").get_all("Requires-Dist") or []
     except PackageNotFoundError:  # a source tree on the path, not an installation
         lines = []
-    packages = []
+    packages: dict[str, str] = {}
     for wanted in map(Requirement, lines):
-        needed = wanted.marker is not None and wanted.marker.evaluate({"extra": extra})
-        if not needed or wanted.name == "spectail":  # an extra of ours inside another; its packages are listed too
-            continue
         number = installed(wanted.name)
+        if wanted.marker is None or not wanted.marker.evaluate({"extra": extra}) or wanted.name == "spectail":
+            continue  # of the core, of another extra, or an extra of ours in this one, whose packages are listed too
         if number is None:
-            packages.append((wanted.name, "missing"))
-            continue
-        fits = wanted.specifier.contains(number, prereleases=True)
-        packages.append((f"{wanted.name} {number}", broken.get(wanted.name, "" if fits else f"not {wanted.specifier}")))
-    return packages or [("spectail", "must be installed again: its metadata do not name this extra")]
+            packages[wanted.name] = "missing"
+        else:
+            fits, label = wanted.specifier.contains(number, prereleases=True), f"{wanted.name} {number}"
+            problem = broken.get(wanted.name, "" if fits else f"not {wanted.specifier}")
+            packages[label] = packages.get(label) or problem  # one package may be asked for twice
+    return packages or {"spectail": "must be installed again: its metadata do not name this extra"}

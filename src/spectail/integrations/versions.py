@@ -18,32 +18,6 @@ class Framework(NamedTuple):
     """Later versions that are not used, and ``why``."""
     why: str = ""
 
-    def installed(self) -> tuple[str, str] | None:
-        """The package that is there, and its version."""
-        for package in self.packages:
-            try:
-                return package, version(package)
-            except PackageNotFoundError:
-                continue
-        return None
-
-    def problem(self, number: str) -> str:
-        """What is wrong with a version; nothing if it works.
-
-        Example:
-            >>> FRAMEWORKS["timm"].problem("1.0.9")
-            'is too old: the place for the state of a loss in its checkpoints needs 1.0.30 or newer'
-            >>> FRAMEWORKS["timm"].problem("1.1.0.dev0")
-            ''
-        """
-        from packaging.version import Version  # noqa: PLC0415 - the frameworks need it, spectail's core does not
-
-        if number in self.refused:
-            return f"is not used: {self.why}; install another version"
-        if Version(number) < Version(self.least):
-            return f"is too old: {self.reason} needs {self.least} or newer"
-        return ""
-
 
 FRAMEWORKS = {
     "huggingface": Framework(("transformers",), "4.49", "the scaling of compute_loss_func that this module relies on"),
@@ -61,14 +35,22 @@ FRAMEWORKS = {
 
 def need(module: str) -> str:
     """The version of a module's framework. Raises ImportError if there is none, or one that does not work."""
-    framework = FRAMEWORKS[module]
-    there = framework.installed()
-    if there is None:
-        name = framework.packages[0]
-        raise ImportError(f"{name} is not installed; it comes with pip install 'spectail[integrations]'", name=name)
-    package, number = there
-    if problem := framework.problem(number):
-        raise ImportError(f"{package} {number} {problem}; pip install --upgrade {package}", name=package)
-    from .._utils import torchvision_ops  # noqa: F401, PLC0415 - frameworks import torchvision, which may not fit torch
+    framework, extra = FRAMEWORKS[module], "pip install 'spectail[integrations]'"
+    for package in framework.packages:
+        try:
+            number = version(package)
+        except PackageNotFoundError:
+            continue
+        from packaging.version import Version  # noqa: PLC0415 - every framework brings it, spectail's core does not
 
-    return number
+        if number in framework.refused:
+            problem = f"is not used: {framework.why}; install another version"
+        elif Version(number) < Version(framework.least):
+            problem = f"is too old: {framework.reason} needs {framework.least} or newer"
+        else:
+            from .._utils import torchvision_ops  # noqa: F401, PLC0415 - before a framework imports torchvision
+
+            return number
+        raise ImportError(f"{package} {number} {problem}; pip install --upgrade {package}", name=package)
+    name = framework.packages[0]
+    raise ImportError(f"{name} is not installed; it comes with {extra}", name=name)
