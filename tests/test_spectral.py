@@ -84,11 +84,13 @@ def of_rank(rank, size, kind, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("size", [2, 3, 10, 60, 200, 300])
+@pytest.mark.parametrize("size", [2, 3, 10, 60, 200])
 def test_the_chain_is_the_svd_at_every_rank(size, dtype):
     """From the first step on: what follows when the Krylov space is exhausted must not count."""
     compared = 0
-    for rank, kind, seed in itertools.product(range(1, min(size, 20) + 1), ("seen", "alike", "repeated"), (0, 1)):
+    for rank, kind, seed in itertools.product(
+        range(1, min(size, 20) + 1), ("seen", "alike", "repeated"), (0, 1)[: 2 if size < 200 else 1]
+    ):
         rows = of_rank(rank, size, kind, seed)
         if not rows.any():
             continue
@@ -129,7 +131,7 @@ def test_nothing_has_the_norm_zero(solve):
     assert all(torch.isfinite(part).all() for part in (found.left, found.right, found.residual))
 
 
-@pytest.mark.parametrize(("num_classes", "steps", "checks"), [(100, 300, 30), (300, 200, 20), (1000, 160, 8)])
+@pytest.mark.parametrize(("num_classes", "steps", "checks"), [(100, 200, 20), (300, 120, 12), (1000, 60, 4)])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_long_runs_stay_accurate_with_the_settings_that_are_timed(num_classes, steps, checks, stream):
     for ema, found in accuracy(num_classes, 128, steps, checks, stream).items():
@@ -147,7 +149,7 @@ def test_long_runs_stay_accurate_with_the_settings_that_are_timed(num_classes, s
 def test_no_step_misses_a_direction_that_a_batch_brings_in(options, size, solver):
     """A well fitted model: confusions in small groups that hardly meet, each able to become the top one in one step."""
     car = CAR(exponential_counts(200), solver=solver, **options)
-    for logits, labels in simulate(200, size, 120, seed=3, start=0.8, end=3.0):
+    for logits, labels in simulate(200, size, 60, seed=3, start=0.8, end=3.0):
         value = car(logits, labels)
         wanted = torch.linalg.svdvals(car.history.dense().double())[0]
         assert float(value) == pytest.approx(float(wanted), rel=1e-5)
