@@ -7,8 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
 # Tests that need Chromium or heavy frameworks run only when asked for: make test-browser, make test-integrations
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
 if not os.environ.get("SPECTAIL_INTEGRATIONS"):
@@ -17,11 +15,12 @@ FORK_SERVER = Path(__file__).parent / "tests/fork_server.py"
 
 
 def pytest_configure(config):
-    """One fork server for all workers of xdist, which inherit the name of its program."""
+    """One fork server and one cache for all workers of xdist, which inherit their names."""
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="forks-")  # short: the address of a socket has at most 107 characters
     os.environ["SPECTAIL_FORKED_PYTHON"] = f"{folder}/python"
+    os.environ["SPECTAIL_CACHE"] = f"{folder}/cache"  # never the user's own
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     server = subprocess.Popen(
         [sys.executable, str(FORK_SERVER), folder], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -34,10 +33,3 @@ def pytest_configure(config):
         shutil.rmtree(folder)
 
     config.add_cleanup(end)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECTAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield

@@ -15,16 +15,6 @@ from spectail.training.loop import train
 HERE = "test_conformance"
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("conformance-cache")
-
-
-@pytest.fixture(autouse=True)
-def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 @pytest.mark.parametrize("method", METHODS)
 def test_method(method, check, tmp_path):

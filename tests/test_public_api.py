@@ -341,8 +341,10 @@ def snapshot():
 
 def test_nothing_that_others_rely_on_has_changed():
     """In a process of its own: other tests add methods and models to the lists."""
+    from forked import PYTHON
+
     found = subprocess.run(
-        [sys.executable, "-W", "error", __file__, "--print"], capture_output=True, encoding="utf-8", timeout=300,
+        [PYTHON, __file__, "--print"], capture_output=True, encoding="utf-8", timeout=300,
         check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr

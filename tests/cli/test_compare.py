@@ -14,14 +14,8 @@ from spectail.cli.compare import flags_of
 from spectail.cli.main import main
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compare-cache")
-
-
 @pytest.fixture(autouse=True)
-def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
+def terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
 

@@ -14,20 +14,14 @@ from spectail.data import load
 KEYS = ("overall", "balanced", "tail", "worst_test", "worst_test_class", "per_class", "macro_f1", "zero_classes")
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("evaluate-cache")
-
-
 @pytest.fixture(autouse=True)
-def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
+def terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
 
 
 def trained(output, *arguments):
-    assert main(["train", *FLAGS, "--quiet", "--output", str(output), *map(str, arguments)]) == 0
+    assert main(["train", *FLAGS, "--quiet", "--no-report", "--output", str(output), *map(str, arguments)]) == 0
     return json.loads((output / "results.json").read_text())
 
 

@@ -16,27 +16,19 @@ from spectail.diagnosis.text_table import number
 from spectail.report.run_record import read_run
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("report-cache")
-
-
 @pytest.fixture(autouse=True)
-def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
+def terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, shared_cache):
+def runs(tmp_path_factory):
     """Cross entropy, and CAR with two values of beta."""
     folder = tmp_path_factory.mktemp("runs")
     kinds = {"ce": [], "car1": ["--method", "car", "--log-cm-gap"], "car2": ["--method", "car", "--car.beta", "0.9"]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECTAIL_CACHE", str(shared_cache))
-        for name, flags in kinds.items():
-            assert main(["train", *FLAGS, *flags, "--quiet", "--output", str(folder / name)]) == 0
+    for name, flags in kinds.items():
+        assert main(["train", *FLAGS, *flags, "--quiet", "--no-report", "--output", str(folder / name)]) == 0
     return folder
 
 

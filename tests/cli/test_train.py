@@ -12,32 +12,26 @@ from spectail.cli.main import main
 FILES = {"config.yaml", "manifest.json", "metrics.jsonl", "results.json", "predictions.npz", "checkpoints"}
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("train-cache")
-
-
 @pytest.fixture(autouse=True)
-def cache(shared_cache, monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
+def terminal(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def run(capsys, *arguments):
+def run(capsys, *arguments, report=False):
     """Exit code, standard output, standard error."""
     try:
-        code = main(["train", *FLAGS, *map(str, arguments)])
+        code = main(["train", *FLAGS, *map(str, arguments), *([] if report else ["--no-report"])])
     except SystemExit as error:
         code = error.code
     return code, *capsys.readouterr()
 
 
 def test_a_run(capsys, tmp_path):
-    code, out, err = run(capsys, "--output", "run", "--method", "balanced-softmax", "--val-fraction", 0.2)
+    code, out, err = run(capsys, "--output", "run", "--method", "balanced-softmax", "--val-fraction", 0.2, report=True)
     assert (code, err) == (0, "")
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= FILES
+    assert {path.name for path in (tmp_path / "run").iterdir()} >= FILES | {"report.html"}
     assert "training images of 6 classes, identity" in out
     assert re.search(r"train 1/2  loss \d\.\d+.*val \d", out)
     assert "train 2/2" in out
@@ -92,8 +86,9 @@ def test_the_table_says_that_car_was_on(capsys):
 def test_long_paths_stay_whole(capsys, tmp_path):
     """Folders are copied from the terminal."""
     folder = tmp_path / ("x" * 60) / ("y" * 60)
-    out = run(capsys, "--output", folder, "--quiet")[1]
+    out = run(capsys, "--output", folder, "--quiet", report=True)[1]
     assert str(folder) in out
+    assert str(folder / "report.html") in out
 
 
 def test_selection_on_test_data_is_said(capsys):

@@ -1,6 +1,8 @@
 """Methods by name, tiny networks for whole runs, and one cache of the rendered characters."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +17,12 @@ from spectail.models.classifier import Classifier
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("methods-cache")
+def shared_cache():
+    return Path(os.environ["SPECTAIL_CACHE"])
 
 
 @pytest.fixture(autouse=True)
 def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, entry in TINY.items():
         monkeypatch.setitem(MODELS, name, entry)

@@ -1,5 +1,8 @@
 """One cache of the rendered characters for all tests of the engine, and a few tiny networks."""
 
+import os
+from pathlib import Path
+
 import pytest
 from training.runs import DECOUPLED, TINY, Decoupled
 
@@ -9,13 +12,12 @@ from spectail.models.build import MODELS
 
 
 @pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("engine-cache")
+def shared_cache():
+    return Path(os.environ["SPECTAIL_CACHE"])
 
 
 @pytest.fixture(autouse=True)
 def cache(shared_cache, monkeypatch):
-    monkeypatch.setenv("SPECTAIL_CACHE", str(shared_cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("SPECTAIL_DEBUG", raising=False)
     for name, entry in TINY.items():

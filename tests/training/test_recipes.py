@@ -1,5 +1,7 @@
 """Recipes: every one makes a valid configuration, keeps its shape in a shorter run, and says where it comes from."""
 
+import functools
+
 import pytest
 
 from spectail.cli.train_flags import parse
@@ -12,6 +14,7 @@ CELLS = [(method, dataset) for dataset, entries in RECIPES.items() for method in
 SOURCES = ("code", "paper", "issues", "ours")
 
 
+@functools.cache
 def flags(*arguments):
     return parse([str(argument) for argument in arguments])[0]
 
