@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/spectail compare --preset demo --device cpu --jobs 2 --threads 1 --output runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/package
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/package
 
 # Tests that depend on arithmetic, as on other processors: no vector instructions, AVX2 at most, and two threads. Large
 # matrices and most compilations are left to `make test`. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only,
