@@ -158,7 +158,6 @@ def test_no_module_of_any_room_imports_in_a_circle():
 WORDING = {  # decisions by the words of an error, each of another library that has no type for it
     "spectail.data.loader": 1,  # torch: a worker of a DataLoader has died
     "spectail.models.build": 1,  # Python: an argument that a model of timm does not take
-    "spectail.training.run_folder": 1,  # safetensors: the number of the system's error, such as a full disk
 }
 LOOKS = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix", "removesuffix"}
 SEARCHES = {"search", "match", "fullmatch", "findall"}

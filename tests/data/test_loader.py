@@ -238,6 +238,24 @@ kept.append(kept)
     assert done.returncode == 0, done.stderr
 
 
+class Gone(ArrayImages):
+    """Images of which one raises what a lost worker would look like."""
+
+    def read(self, index):
+        if index == 3:
+            raise FileNotFoundError("the share is away")
+        return super().read(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_that_a_living_worker_meets_is_not_called_its_death(workers):
+    images = Gone(np.zeros((5, 40, 40, 3), dtype=np.uint8))
+    loader = Loader(ImageSet(images, [0] * 5, ["a"]), preset("cifar"), batch_size=2, workers=workers)
+    with pytest.raises(FileNotFoundError, match="the share is away") as caught:
+        list(loader)
+    assert ("in a process that reads images" in str(caught.value)) == bool(workers)
+
+
 def test_workers_do_not_matter_in_evaluation(make):
     assert same(list(make("files", train=False, workers=2)), list(make("files", train=False)))
 

@@ -84,7 +84,7 @@ PLACES = {  # function that meets the full disk, what its first argument must co
     "folder": ("pathlib.Path.mkdir", ".step-00000003", STEP),
     "state": ("torch.save", "", STEP),
     "digests": ("pathlib.Path.write_bytes", ".digests.json.", STEP),
-    "model": ("spectail.training.run_folder.save_file", "", "model.safetensors"),
+    "model": ("spectail.training.run_folder.as_safetensors", "", "model.safetensors"),
     "predictions": ("numpy.savez_compressed", "", "predictions.npz"),
     "results": ("pathlib.Path.write_bytes", ".results.json.", "results.json"),
 }
@@ -121,7 +121,7 @@ def test_best_model_and_manifest(tmp_path, monkeypatch):
     train(settings(tmp_path / "whole", **changes))
     config = settings(tmp_path / "run", **changes)
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "save_file", refuse)
+        patch.setattr(run_folder, "as_safetensors", refuse)
         with pytest.raises(storage.NoRoom, match=r"best\.safetensors cannot be written"):
             train(config)
     train(config, resume=True)
@@ -269,7 +269,6 @@ ERRORS = {
     "socket": (FileNotFoundError(errno.ENOENT, "No such file"), "ended while it handed over a batch"),
     "pipe": (EOFError(), "ended while it handed over a batch"),
     "torch": (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
-    "image": (FileNotFoundError("Caught FileNotFoundError in DataLoader worker process 0.\nOriginal ..."), None),
     "data set": (KeyError("Caught KeyError in DataLoader worker process 0."), None),
 }
 

@@ -81,13 +81,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """A full disk, met in the block, is said as ``path`` not fitting: a failed write alone does not tell which file."""
+    """Report a full disk as a failure to write ``path``: a failed write alone does not tell which file."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in NO_ROOM:
+    except (OSError, RuntimeError) as error:
+        disk = error if isinstance(error, OSError) else error.__context__  # torch.save wraps what the disk said
+        if not isinstance(disk, OSError) or disk.errno not in NO_ROOM:
             raise
-        raise NoRoom(path, error.errno) from None
+        raise NoRoom(path, disk.errno) from None
 
 
 def write_json(path: Path, content: Any) -> None:

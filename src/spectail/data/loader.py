@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,11 @@ LOST = r"DataLoader worker \(pid\S* ([\d, ]+)\) (is killed by signal: [^.]*|exit
 """How torch says that a worker died."""
 
 
-Failure = BrokenImage | ExceptionWrapper
-"""What a process that reads images hands over in place of a batch that it could not make."""
+@dataclass
+class Failure:
+    """What a living process that reads images met; it is handed over in place of a batch, to be raised here."""
+
+    error: BrokenImage | ExceptionWrapper
 
 
 class WorkerLost(OSError):
@@ -270,10 +274,10 @@ class Loader:
         return Batch(waits.sent(data.features[rows], self.device), waits.sent(self.labels[rows], self.device), rows)
 
     def _moved(self, batch: Batch | Failure) -> Batch:
-        if isinstance(batch, ExceptionWrapper):
-            return batch.reraise()  # type: ignore[no-any-return, no-untyped-call]
-        if isinstance(batch, BrokenImage):
-            raise batch
+        if isinstance(batch, Failure):
+            if isinstance(batch.error, BrokenImage):
+                raise batch.error
+            return batch.error.reraise()  # type: ignore[no-any-return, no-untyped-call]
         views = batch.images if isinstance(batch.images, tuple) else (batch.images,)
         moved = tuple(waits.sent(view, self.device) for view in views)
         images = moved if isinstance(batch.images, tuple) else moved[0]
@@ -350,11 +354,11 @@ class _Seeded(Dataset[Any]):
         try:
             return self._item(*item)
         except BrokenImage as error:
-            return error  # said without the worker's traceback
+            return Failure(error)  # said without the worker's traceback
         except Exception:
             if get_worker_info() is None:
                 raise
-            return ExceptionWrapper(where="in a process that reads images")  # type: ignore[no-untyped-call]
+            return Failure(ExceptionWrapper(where="in a process that reads images"))  # type: ignore[no-untyped-call]
 
     def _item(self, index: int, key: int) -> tuple[Any, int, int]:
         image = self.data.images.read(index)

@@ -7,7 +7,7 @@ import random
 import shutil
 import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,33 +54,8 @@ def _write(temporary: Path, path: Path, state: dict[str, Any], own: dict[str, An
 
 
 def write_tensors(content: dict[str, Any], path: Path) -> None:
-    """``torch.save``, which on a full disk complains about a position in the file: this raises the disk's own error."""
-    with path.open("wb") as file:
-        kept = _Kept(file)
-        try:
-            torch.save(content, kept)  # type: ignore[arg-type]
-        except RuntimeError:
-            if kept.error is None:
-                raise
-            raise kept.error from None
-
-
-class _Kept:
-    """A file that remembers why writing failed."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
+    with path.open("wb") as file:  # a file of Python's, or a full disk would come as an error without a number
+        torch.save(content, file)
 
 
 def newest(folder: Path) -> Path | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
 from .._utils.files import room_for, whole_file, write_json
@@ -107,13 +105,7 @@ class RunFolder:
     def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         with whole_file(self.path / name) as temporary:
-            try:
-                save_file(tensors, temporary)
-            except SafetensorError as error:
-                number = re.search(r"\(os error (\d+)\)", str(error))
-                if number is None:
-                    raise
-                raise OSError(int(number[1]), str(error)) from None  # such as a full disk, which whole_file explains
+            temporary.write_bytes(as_safetensors(tensors))
 
     def save_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
