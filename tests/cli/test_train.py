@@ -108,7 +108,7 @@ def test_selection_on_test_data_is_said(capsys):
         (["--output", "file", "--resume"], ["file", "is a file"]),
         (["--output", "file/run"], ["file"]),
         (["--batch-size", "15", "--accumulation", "2"], ["--batch-size 15", "2 micro-batches"]),
-        (["--batch-size", "0"], ["--batch-size 0"]),
+        (["--batch-size", "0"], ["--batch-size", "got 0"]),
         (["--epochs", "0"], ["epochs"]),
         (["--eval-every", "0"], ["eval"]),
         (["--accumulation", "0"], ["accumulation"]),

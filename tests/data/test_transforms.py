@@ -355,15 +355,15 @@ def test_describe_names_every_step():
 
 def test_bad_input():
     for arguments, message in [
-        ({"name": "cifr"}, "There is no preset 'cifr'; did you mean cifar"),
-        ({"name": "zzz"}, "there are cifar, cifar-strong"),
-        ({"name": "cifar", "model": "vit_smal_patch16_224"}, "timm has no model .*did you mean vit_small_patch16_224"),
+        ({"name": "cifr"}, "there is no preset 'cifr'; did you mean 'cifar'"),
+        ({"name": "zzz"}, "choose from cifar, cifar-strong"),
+        ({"name": "cifar", "model": "vit_smal_patch16_224"}, "timm has no model .*did you mean 'vit_small_patch16_224"),
         ({"name": "cifar", "model": "vit_small_patch16_224.nope"}, "timm has no model 'vit_small_patch16_224.nope'"),
         ({"name": "cifar", "size": 4}, "size must be a whole number of pixels, 8 or more; got 4"),
         ({"name": "cifar", "size": 32.0}, "size must be a whole number of pixels"),
         ({"name": "cifar", "mean": (0.5,)}, "mean must be three numbers, one per colour"),
         ({"name": "cifar", "std": (0.5, 0.0, 0.5)}, "std must be positive"),
-        ({"name": "cifar", "interpolation": "cubic"}, "There is no interpolation 'cubic'; use one of nearest"),
+        ({"name": "cifar", "interpolation": "cubic"}, "there is no interpolation 'cubic'; did you mean 'bicubic'"),
     ]:
         with pytest.raises(ValueError, match=message):
             preset(**arguments)

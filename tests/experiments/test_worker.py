@@ -59,7 +59,7 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_rest_goes_on(tmp_path,
     tally, said, _ = work(store, tmp_path, [*bad, *good])
     assert (tally.done, tally.failed) == (1, 1)
     failed = next(record for record in store.records().values() if record.status == "failed")
-    assert failed.error == "--lr -1.0 must be a positive number."
+    assert failed.error == "--lr must be more than 0; got -1.0."
     assert "failed: ce on glyphs-lt" in said[0]
     again, said, _ = work(store, tmp_path, bad)
     assert said == ["failed earlier: ce on glyphs-lt IF 4, small-cnn, scratch, seed 0: --lr -1.0 must be a positive "

@@ -335,7 +335,7 @@ def test_unknown_names_suggest_close_ones(name, close):
 
 
 def test_unknown_names_without_a_close_one():
-    with pytest.raises(ValueError, match=r"unknown model 'qqqqqq'; see timm.list_models"):
+    with pytest.raises(ValueError, match=r"unknown model 'qqqqqq'; choose from small-cnn, .* and .* more"):
         build(model="qqqqqq")
 
 

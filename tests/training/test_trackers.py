@@ -75,8 +75,8 @@ def test_trackers_may_change_on_resume(tmp_path):
 
 
 REFUSED = {
-    "tensorbord": "--trackers tensorbord is unknown; did you mean tensorboard?",
-    "Wandb": "--trackers Wandb is unknown; did you mean wandb?",
+    "tensorbord": "--trackers tensorbord is unknown; did you mean 'tensorboard'?",
+    "Wandb": "--trackers Wandb is unknown; did you mean 'wandb' or 'swanlab'?",
     "wandb": "--trackers wandb is not installed: pip install wandb, or leave it out.",
     "comet_ml": "--trackers comet_ml is not installed: pip install comet-ml, or leave it out.",
 }

@@ -24,6 +24,8 @@ def within(flag: str, value: float | None, low: float, high: float = math.inf, *
     if value is None:
         return
     if not (low <= value <= high and not (open_low and value == low) and math.isfinite(value)):
+        if math.isfinite(high) and open_low:
+            raise ValueError(f"--{flag} must be more than {low:g} and at most {high:g}; got {value}.")
         if math.isfinite(high):
             raise ValueError(f"--{flag} must lie between {low:g} and {high:g}; got {value}.")
         finite = "" if math.isfinite(value) else " and finite"

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
+from .._utils.names import nearest
 from .config import DataConfig
-from .sets.source import Source, nearest
+from .sets.source import Source
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def find(name: str) -> Entry:
         if name == entry.name:
             return entry
     known = [entry.name for entry in [*ENTRIES, *OWN]]
-    raise ValueError(f"unknown data set {name!r}{nearest(name, known)} Known: {', '.join(known)}.")
+    raise ValueError(f"unknown data set {name!r}; {nearest(name, known)}")
 
 
 def check_options(config: DataConfig, entry: Entry) -> None:

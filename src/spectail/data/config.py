@@ -12,50 +12,55 @@ class DataConfig:
     """Which data set, and how it is cut."""
 
     dataset: str = "glyphs-lt"
-    """A name from `spectail list datasets`, or folder:PATH, list:FILE, parquet:PATH."""
+    """A name from `spectail list datasets`, or data of your own as folder:PATH, list:FILE or parquet:PATH."""
     root: Path | None = None
-    """Where the files lie (or where a download may go)."""
+    """Folder that holds the files of the data set. By default the cache folder, into which CIFAR is downloaded."""
     imbalance: float | None = None
-    """Largest class over smallest class. Default: the data set's own; folders, lists and parquet stay as they are."""
+    """Largest class over smallest class. By default the usual factor of a benchmark; data of your own stay as they
+    are."""
     profile: Literal["exponential", "step", "pareto"] = "exponential"
     """Shape of the long tail."""
     counts: tuple[int, ...] | None = None
-    """Images per class, given one by one instead of by a profile."""
+    """Images per class, one number for each class, instead of a profile. By default the profile decides."""
     max_per_class: int | None = None
-    """Size of the largest class under a profile. Default: the most that every class can supply."""
+    """Size of the largest class under a profile. By default that of the benchmark, or the most that every class
+    can supply."""
     order: Literal["label", "size"] | None = None
-    """Which class is largest: the first label, or the one with most images. Default: label for the benchmarks."""
+    """Make the first label or the class with most images the largest. By default label for benchmarks, size for
+    data of your own."""
     cap: bool = False
-    """Where a class has fewer images than the profile asks, take what there is and record it."""
+    """Where a class has fewer images than the profile asks for, take those that exist and record it."""
     selection: Literal["ldam", "first-n"] = "ldam"
-    """Which images a class keeps: the seeded shuffle that most of the field shares, or the first ones."""
+    """Which images a class keeps: a seeded shuffle that most of the field shares, or the first ones."""
     data_seed: int = 0
-    """Seed of the subset and of held-out splits. Not the training seed: runs with different seeds share their data."""
+    """Seed of the subset and of held-out splits. It is not the training seed: runs with different seeds share
+    their data."""
     val_fraction: float = 0.0
-    """Share of each class's training images to hold out for validation."""
+    """Fraction of each class's training images to hold out for validation."""
     val_per_class: int = 0
-    """Number of training images of each class to hold out for validation, instead of a share."""
+    """Number of training images of each class to hold out for validation, instead of a fraction."""
     val_seed: int | None = None
-    """Which images are held out for validation. Default: the data seed. Other seeds split the same training images."""
+    """Seed that chooses the images held out for validation. By default the data seed."""
     test_fraction: float = 0.2
-    """Share of each class to hold out as test set where the data has none."""
+    """Fraction of each class to hold out as test set where the data has none."""
     num_classes: int | None = None
-    """Number of classes of glyphs-lt (default 100)."""
+    """Number of classes of glyphs-lt. By default 100."""
     test_list: Path | None = None
-    """Test list that goes with list:FILE."""
+    """Test list that belongs to list:FILE. By default a list beside it with test or val in place of train in its
+    name."""
     lists: Path | None = None
-    """Folder of the list or JSON files of imagenet-lt and inat2018. Default: the root."""
+    """Folder of the list or JSON files of imagenet-lt and inat2018. By default the root."""
     image_column: str | None = None
-    """Parquet column of the encoded images, when it cannot be told from the schema."""
+    """Parquet column that holds the encoded images. By default it is told from the schema."""
     label_column: str | None = None
-    """Parquet column of the labels, when it cannot be told from the schema."""
+    """Parquet column that holds the labels. By default it is told from the schema."""
     remap_labels: bool = False
     """Close gaps in the labels of a list or parquet file by numbering the classes that occur."""
     skip_broken: bool = False
-    """Leave unreadable images out, and record them, instead of stopping."""
+    """Leave unreadable images out and record them, instead of stopping."""
     check: Literal["quick", "full", "none"] = "quick"
     """Images to decode as a check: all of a small set and a sample of a large one, all, or none."""
     in_memory: Literal["auto", "yes", "no"] = "auto"
     """Hold decoded images in memory: when they are small, always, or never."""
     groups: Literal["count", "oltr", "if100", "ranges", "thirds"] = "count"
-    """Convention for head, medium and tail classes."""
+    """Convention that divides classes into head, medium and tail."""

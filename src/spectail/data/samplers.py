@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from .._utils.checks import check_number
+from .._utils.names import nearest
 from ..counts import ClassCounts, CountsLike, as_counts
 
 SAMPLERS = ("instance", "class-balanced", "square-root", "progressive", "reversed", "effective-number", "exponent")
@@ -263,8 +263,7 @@ def _labels(labels: Any) -> NDArray[np.int64]:
 
 def _check_settings(how: str, epochs: int, exponent: float, beta: float) -> None:
     if how not in SAMPLERS:
-        nearest = difflib.get_close_matches(str(how), SAMPLERS, 1, cutoff=0.0)[0]
-        raise ValueError(f"how must be one of {', '.join(SAMPLERS)}; got {how!r}. Did you mean {nearest!r}?")
+        raise ValueError(f"there is no sampler {how!r}; {nearest(how, SAMPLERS)}")
     _whole("epochs", epochs, 1)
     check_number(exponent=exponent, beta=beta)
     if not math.isfinite(exponent):

@@ -10,7 +10,6 @@ random along the longer side too, testing takes the centre.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from .._utils import torchvision_ops  # noqa: F401  (before torchvision)
+from .._utils.names import nearest
 from .batch_transforms import BatchTransform, Triple
 from .images import to_rgb
 
@@ -119,10 +119,10 @@ def preset(
         >>> preset("cifr")
         Traceback (most recent call last):
         ...
-        ValueError: There is no preset 'cifr'; did you mean cifar, cifar-sim?
+        ValueError: there is no preset 'cifr'; did you mean 'cifar' or 'cifar-sim'?
     """
     if name not in RECIPES:
-        raise ValueError(f"There is no preset {name!r}; {_nearest(name, PRESETS)}")
+        raise ValueError(f"there is no preset {name!r}; {nearest(name, PRESETS)}")
     recipe = RECIPES[name]
     size = recipe.size if size is None else size
     if not isinstance(size, int) or size < 8:
@@ -260,14 +260,9 @@ def _declared(model: str) -> tuple[tuple[Triple, Triple], str, float]:
         config = None
     if config is None:
         known = sorted({*timm.list_models(), *timm.list_models(pretrained=True)})
-        raise ValueError(f"timm has no model {model!r}; {_nearest(model, known)}")
+        raise ValueError(f"timm has no model {model!r}; {nearest(model, known)}")
     statistics = _triple("mean", config.mean), _triple("std", config.std)
     return statistics, config.interpolation, config.crop_pct
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known)
-    return f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known[:12])} ..."
 
 
 def _triple(name: str, values: Sequence[float]) -> Triple:
@@ -282,7 +277,7 @@ def _mode(name: str) -> Any:
         return InterpolationMode(name)
     except ValueError:
         known = [mode.value for mode in InterpolationMode]
-        raise ValueError(f"There is no interpolation {name!r}; use one of {', '.join(known)}.") from None
+        raise ValueError(f"there is no interpolation {name!r}; {nearest(name, known)}") from None
 
 
 def _words(step: Any) -> str:

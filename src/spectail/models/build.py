@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import nn
 
 from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .._utils.errors import MissingWeights
+from .._utils.names import nearest
 from .cifar_resnet import CifarResNet
 from .classifier import Classifier
 from .heads import make_head
@@ -25,17 +25,18 @@ class ModelConfig:
     """Which network, and where its weights come from."""
 
     model: str = "small-cnn"
-    """small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm name."""
+    """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model."""
     img_size: int | None = None
-    """Input size. Default: the transform's."""
+    """Input size in pixels. By default that of the transform."""
     patch_size: int | None = None
-    """Patch size of a vision transformer, such as 4 for 32 x 32 images."""
+    """Patch size of a vision transformer, such as 4 for 32 x 32 images. By default that of the model."""
     pretrained: bool = False
-    """Load timm's own weights (needs the network once)."""
+    """Load timm's pretrained weights, which needs the network once."""
     head: Literal["linear", "cosine"] | None = None
-    """Kind of classifier. Default: what the method needs, or linear."""
+    """Kind of classifier. By default the one that the method needs, or linear."""
     init: Path | None = None
-    """Weights from a .safetensors or .pth file, or from the folder of a run; the head is new."""
+    """Start from the weights in a .safetensors or .pth file or in the folder of a run; the head is new. By default
+    they are random."""
 
 
 def _cifar(depth: int) -> Callable[[dict[str, Any]], nn.Module]:
@@ -93,12 +94,7 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
     import timm  # noqa: PLC0415 - slow to import, so only where it is needed
 
     if not timm.is_model(config.model):
-        known = [*MODELS, *timm.list_models()]
-        close = difflib.get_close_matches(config.model, known, n=3, cutoff=0.5)
-        raise ValueError(
-            f"unknown model {config.model!r}; "
-            + (f"did you mean {', '.join(close)}?" if close else "see timm.list_models().")
-        )
+        raise ValueError(f"unknown model {config.model!r}; {nearest(config.model, [*MODELS, *timm.list_models()])}")
     try:
         backbone: nn.Module = timm.create_model(config.model, pretrained=config.pretrained, num_classes=0, **options)
     except TypeError as error:

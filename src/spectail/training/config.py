@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from .._utils.checks import within
+from .._utils.names import nearest
 from ..counts import ClassCounts
 from ..data.config import DataConfig
 from ..methods.base import Options, Stage
@@ -21,35 +22,40 @@ class OptimConfig:
     """How the weights move."""
 
     epochs: int = 20
+    """Passes over the training images. A method with several stages says how long the others are."""
     batch_size: int = 128
-    """Images of one optimiser step, over all processes and micro-batches."""
+    """Images in one optimiser step, over all processes and micro-batches."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    """The optimiser: AdamW, or SGD with momentum."""
     lr: float = 1e-3
+    """Learning rate at its highest point."""
     weight_decay: float = 0.05
-    """Decoupled under adamw, where biases and norms are spared; coupled, on everything, under sgd."""
+    """Weight decay. AdamW decouples it and spares biases and norms; SGD applies it to everything."""
     momentum: float = 0.9
-    """Of sgd."""
+    """Momentum of SGD."""
     nesterov: bool = False
-    """Nesterov's form of that momentum."""
+    """Use Nesterov's form of the momentum of SGD."""
     schedule: Literal["cosine", "cosine-epochs", "step", "constant"] = "cosine"
-    """cosine-epochs changes the rate once an epoch and is one epoch ahead, as in some released code."""
+    """How the learning rate falls. cosine-epochs changes it once an epoch, one epoch ahead, as some released code
+    does."""
     warmup_epochs: float = 0.0
-    """Linear rise of the learning rate at the start."""
+    """Epochs over which the learning rate rises linearly at the start."""
     warmup_start: float = 0.0
-    """Share of the rate at which that rise begins."""
+    """Fraction of the learning rate at which the warm-up begins."""
     min_lr: float = 0.0
-    """Where cosine ends."""
+    """Learning rate at which the cosine schedule ends."""
     milestones: tuple[float, ...] = (0.8, 0.9)
-    """Shares of training after which step multiplies the rate by decay_factor."""
+    """Fractions of the training at which the step schedule multiplies the learning rate by --decay-factor."""
     decay_factor: float = 0.01
+    """Factor by which the step schedule multiplies the learning rate at each milestone."""
     clip: float = 0.0
-    """Largest norm of the gradient; 0 for no limit."""
+    """Clip the norm of the gradient to this value; 0 does not clip."""
     accumulation: int = 1
-    """Micro-batches of one step."""
+    """Number of micro-batches into which the batch of a step is split."""
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Mixed precision."""
+    """Mixed precision: none, bfloat16, or float16 with loss scaling (on a GPU)."""
     ema: float = 0.0
-    """Decay of an average of the weights, which is then evaluated; 0 for none."""
+    """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
 
 
 @dataclass(frozen=True)
@@ -57,33 +63,47 @@ class CARConfig:
     """The regulariser. Options left at None have the value of the preset."""
 
     enabled: bool = False
+    """Add CAR to the method."""
     preset: Literal["paper", "classwise", "balanced", "reference"] = "paper"
-    """As in the paper; averaged class by class; the same for Balanced Softmax (car-balanced); the authors' script."""
+    """Settings of CAR: of the paper, averaged class by class, the same for Balanced Softmax, or of the authors'
+    script."""
     alpha: float | None = None
-    """Weight; 0.5, 10, 1 and 0.3 in the four presets."""
+    """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1 or 0.3."""
     start_epoch: int = 0
-    """Epochs without it; its history fills meanwhile."""
+    """First epoch in which CAR has any weight. Its history fills before."""
     warmup_epochs: float = 0.0
-    """Epochs over which alpha then rises."""
+    """Epochs over which the weight of CAR then rises to alpha."""
     stages: tuple[str, ...] | None = None
-    """Stages in which it runs; None for all that are trained on labels."""
+    """Stages of the method in which CAR runs. By default all that are trained on labels."""
     beta: float | None = None
+    """Decay of the running confusion matrix. By default that of the preset."""
     r0: float | None = None
+    """Smoothing of the class weights, above 0. By default that of the preset."""
     gamma: float | None = None
+    """Margin inside the gate of the surrogate, in logit units. By default that of the preset."""
     competitors: Literal["all", "non-target"] | None = None
+    """Which classes may count as confused with the true one. By default those of the preset."""
     ema: Literal["batch", "class"] | None = None
+    """Average the confusion matrix by batch, as in the paper, or class by class. By default as in the preset."""
     ema_start: Literal["zero", "first"] | None = None
+    """Start the average at zero or with the first batch. By default as in the preset."""
     gate_grad: bool | None = None
+    """Let the gate of the surrogate pass gradients. By default as in the preset."""
     weighting: Literal["frequency", "none"] | None = None
+    """Weight the columns of the confusion matrix by class frequency, or not at all. By default as in the preset."""
     normalize_weights: bool | None = None
+    """Divide the class weights by their mean. By default as in the preset."""
     surrogate: Literal["full", "no-gate", "no-softmax", "no-both"] | None = None
+    """Form of the soft confusion: full, or one of the ablations. By default that of the preset."""
     mixed: Literal["masked", "soft", "dominant", "clean"] | None = None
+    """How labels of mixed images enter the confusion matrix. By default as in the preset."""
     temperature: float | None = None
-    """The logits are divided by it in the softmax of the surrogate."""
+    """Temperature of the softmax inside the surrogate. By default that of the preset."""
     baseline_grad: bool | None = None
-    """Whether the true logit learns from the selection; matters in the ablations without softmax only."""
+    """Let the true logit learn from the selection; this matters in the ablations without softmax only. By default
+    as in the preset."""
     solver: Literal["auto", "iterative", "svd", "fixed"] | None = None
-    """How the spectral norm is found; fixed is the path of an accelerator on any device."""
+    """Algorithm that finds the spectral norm; fixed is the one of accelerators, on any device. By default auto."""
 
 
 @dataclass(frozen=True)
@@ -95,40 +115,44 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     car: CARConfig = field(default_factory=CARConfig)
     method: str = "ce"
-    """A name from `spectail list methods`."""
+    """Name of the method; `spectail list methods` shows them."""
     options: Options = field(default_factory=LossOptions)
-    """The method's own options."""
+    """Options that belong to the method."""
     transform: str | None = None
-    """Transform preset. Default: the data set's."""
+    """Name of the image transforms. By default those that are usual for the data set."""
     normalization: Literal["model", "transform"] = "model"
-    """Mean and deviation: what the checkpoint was trained with (timm models), or the transform's own."""
+    """Normalise images as the checkpoint was trained (timm models), or as the transform says."""
     probe: bool = False
-    """Freeze the backbone, compute its features once, train the head on them."""
+    """Freeze the backbone, compute its features once, and train the head on them."""
     stage1: Path | None = None
-    """Run whose model a method with several stages starts from, in place of its own first stage."""
+    """Folder of a run whose model replaces the first stage of a method that has several. By default the method
+    trains its own."""
     seed: int = 0
+    """Seed of the weights, the order of the images and their augmentation."""
     device: str = "auto"
+    """Device to train on: auto, cpu, cuda or mps."""
     workers: int = 2
-    """Processes that decode images which are not in memory."""
+    """Number of processes that decode images which are not held in memory."""
     select_on: Literal["last", "val", "test"] = "last"
-    """Which epoch's model is reported: the last, the best on validation data, or (flattering) the best on test data."""
+    """Which epoch to report: the last, the best on validation data, or the best on test data, which flatters."""
     flip_test: bool = False
-    """Average the logits of an image and of its mirror image, as some papers do."""
+    """Average the logits of each image and its mirror image, as some papers do."""
     eval_every: int = 1
-    """Epochs between evaluations on validation data."""
+    """Number of epochs between evaluations on validation data."""
     eval_train: bool = True
-    """Evaluate the training set at the end, for worst-class training accuracy."""
+    """Evaluate the training set at the end, for the worst-class training accuracy."""
     checkpoint_every: int = 0
-    """Steps between checkpoints inside an epoch; 0 for the end of an epoch only."""
+    """Number of steps between checkpoints inside an epoch; 0 saves at the end of an epoch only."""
     keep_checkpoints: int = 2
+    """Number of checkpoints to keep, the newest ones."""
     log_gradient: bool = False
-    """Log the gradient norm of the regulariser, once an epoch."""
+    """Log the gradient norm of CAR once an epoch."""
     log_cm_gap: bool = False
-    """Log the distance between CAR's history and the confusion of the whole training set, once an epoch."""
+    """Log the distance between CAR's history and the confusion of the whole training set once an epoch."""
     trackers: tuple[str, ...] = ()
-    """Accelerate's trackers, such as tensorboard or wandb."""
+    """Experiment trackers of Accelerate to log to, such as tensorboard or wandb. By default none."""
     output: Path = Path("runs/run")
-    """Folder of the run."""
+    """Folder of the run. By default one below runs/ that is named after the settings."""
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -168,17 +192,14 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
     least = {"epochs": optim.epochs, "accumulation": optim.accumulation, "eval-every": config.eval_every,
              "keep-checkpoints": config.keep_checkpoints, "batch-size": optim.batch_size}  # fmt: skip
-    for name, value in least.items():
-        if value < 1:
-            raise ValueError(f"--{name} {value} must be 1 or more.")
+    for flag, value in least.items():
+        within(flag, value, 1)
     positive = {"workers": config.workers, "checkpoint-every": config.checkpoint_every, "clip": optim.clip,
                 "warmup-epochs": optim.warmup_epochs, "weight-decay": optim.weight_decay, "min-lr": optim.min_lr,
                 "car.start-epoch": config.car.start_epoch, "car.warmup-epochs": config.car.warmup_epochs}  # fmt: skip
-    for name, number in positive.items():
-        if not 0 <= number < float("inf"):
-            raise ValueError(f"--{name} {number} must be 0 or more, and finite.")
-    if not 0 < optim.lr < float("inf"):
-        raise ValueError(f"--lr {optim.lr} must be a positive number.")
+    for flag, number in positive.items():
+        within(flag, number, 0)
+    within("lr", optim.lr, 0, open_low=True)
     _check_schedule(optim)
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
@@ -199,10 +220,8 @@ def _check_schedule(optim: OptimConfig) -> None:
         raise ValueError(
             f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
         )
-    if not 0 < optim.decay_factor <= 1:
-        raise ValueError(f"--decay-factor {optim.decay_factor} must lie in (0, 1].")
-    if not 0 <= optim.warmup_start <= 1:
-        raise ValueError(f"--warmup-start {optim.warmup_start} must lie in [0, 1], as a share of --lr.")
+    within("decay-factor", optim.decay_factor, 0, 1, open_low=True)
+    within("warmup-start", optim.warmup_start, 0, 1)
 
 
 def has_gpu() -> bool:
@@ -220,9 +239,7 @@ def _check_trackers(names: tuple[str, ...]) -> None:
     usable = [str(kind) for kind in get_available_trackers()]
     for name in names:
         if name not in (*known, "all"):
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}."
-            raise ValueError(f"--trackers {name} is unknown; {hint}")
+            raise ValueError(f"--trackers {name} is unknown; {nearest(name, known)}")
         if name not in (*usable, "all"):
             package = name.replace("_", "-")
             raise ValueError(f"--trackers {name} is not installed: pip install {package}, or leave it out.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from .._utils.files import whole_file
+from .._utils.names import nearest
 from ..methods.registry import find_method
 from .config import PRESETS, TrainConfig
 
@@ -40,7 +40,7 @@ def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> Train
 
 def preset(name: str) -> TrainConfig:
     if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}{_nearest(name, list(PRESETS))}")
+        raise ValueError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
     return from_dict(PRESETS[name])
 
 
@@ -87,7 +87,7 @@ def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
     changes: dict[str, Any] = {}
     for name, value in content.items():
         if not isinstance(name, str) or name not in known:
-            raise ValueError(f"unknown setting '{path}{name}'{_nearest(name, list(known))}")
+            raise ValueError(f"unknown setting '{path}{name}'; {nearest(name, known)}")
         current = getattr(base, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, dict):
@@ -107,8 +107,7 @@ def _converted(value: Any, kind: Any, name: str) -> Any:
         return _converted(value, next(entry for entry in arguments if entry is not type(None)), name)
     if origin is typing.Literal:
         if value not in arguments:
-            allowed = ", ".join(map(str, arguments))
-            raise ValueError(f"'{name}' must be one of {allowed}; got {value!r}{_nearest(str(value), list(arguments))}")
+            raise ValueError(f"'{name}' must be one of {', '.join(map(str, arguments))}; got {value!r}.")
         return value
     if origin is tuple:
         values = [value] if not isinstance(value, list | tuple) else value
@@ -140,8 +139,3 @@ def _words(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}.get(
         kind, str(kind)
     )
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else f"; known: {', '.join(known)}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +32,3 @@ def existing_folder(path: Path | None, dataset: str, expected: str) -> Path:
         what = "is a file" if path.exists() else "does not exist"
         raise MissingData(f"--root {path} {what}; {dataset} expects a folder with {expected}.")
     return path
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """``; did you mean 'x'?`` when something known is close."""
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
