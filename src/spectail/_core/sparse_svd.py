@@ -36,14 +36,14 @@ def leading(
     """
     count = min(count, size)
     entries = torch.as_tensor(values, dtype=torch.float64)
-    places = torch.stack([torch.as_tensor(rows), torch.as_tensor(columns)])
-    matrix = torch.sparse_coo_tensor(places, entries, (size, size), check_invariants=False).coalesce()
+    indices = torch.stack([torch.as_tensor(rows), torch.as_tensor(columns)])
+    matrix = torch.sparse_coo_tensor(indices, entries, (size, size), check_invariants=False).coalesce()
     if size <= 256:
-        _, found, right = torch.linalg.svd(matrix.to_dense())
+        _, singular, right = torch.linalg.svd(matrix.to_dense())
         basis = right.T[:, :count]
     else:
-        found, basis = _search(matrix, matrix.t().coalesce(), count)
-    sigma = found[:count]
+        singular, basis = _search(matrix, matrix.t().coalesce(), count)
+    sigma = singular[:count]
     sigma = sigma.where(sigma > 1e-7 * sigma[0], 0)  # below that there is only rounding: values are roots of squares
     equal = basis[:, sigma >= sigma[0] * (1 - 1e-9)]
     v = equal @ equal.sum(0)
@@ -87,8 +87,8 @@ def _whole(matrix: Tensor, used: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The same by all eigenvalues of A^T A, of the columns that are not empty."""
     part = matrix.index_select(1, used).to_dense()
     squares, turn = torch.linalg.eigh(part.T @ part)
-    found = min(count, len(used))
+    kept = min(count, len(used))
     values, vectors = torch.zeros(count, dtype=torch.float64), torch.zeros(len(matrix), count, dtype=torch.float64)
-    values[:found] = squares.flip(0)[:found].clamp_min(0).sqrt()
-    vectors[used, :found] = turn.flip(1)[:, :found]
+    values[:kept] = squares.flip(0)[:kept].clamp_min(0).sqrt()
+    vectors[used, :kept] = turn.flip(1)[:, :kept]
     return values, vectors

@@ -69,8 +69,8 @@ def make_report(records: list[RunRecord], path: Path) -> None:
     names = run_names(records)
     if repeated:
         for group in groups:
-            for place, seed in zip(group.places, group.seeds, strict=True):
-                names[place] = f"{group.name}, seed {seed}"
+            for index, seed in zip(group.places, group.seeds, strict=True):
+                names[index] = f"{group.name}, seed {seed}"
     analyses = []
     for record, name in zip(records, names, strict=True):
         analysis = analyse(record.predictions(name), convention=record.config.data.groups)

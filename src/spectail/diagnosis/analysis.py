@@ -112,10 +112,10 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
 
     Example:
         >>> from spectail.diagnosis import make_predictions
-        >>> found = analyse(make_predictions([0, 0, 1, 1, 2], [0, 0, 1, 2, 1], class_counts=[500, 60, 5]))
-        >>> found.metrics["overall"], found.metrics["tail"], found.worst
+        >>> analysis = analyse(make_predictions([0, 0, 1, 1, 2], [0, 0, 1, 2, 1], class_counts=[500, 60, 5]))
+        >>> analysis.metrics["overall"], analysis.metrics["tail"], analysis.worst
         (60.0, 0.0, [2, 1, 0])
-        >>> found.top_confusions[0]
+        >>> analysis.top_confusions[0]
         Confusion(true=2, predicted=1, count=1, share=100.0)
     """
     check_choice("convention", convention, CONVENTIONS)
@@ -197,10 +197,10 @@ def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
         if mass[nearest] > 0:
             joins = nearest
         else:
-            found = next((label for label in waiting if label not in chosen), None)
-            if found is None:
+            following = next((label for label in waiting if label not in chosen), None)
+            if following is None:
                 break
-            joins = found
+            joins = following
         chosen.append(joins)
         as_true, as_predicted = wrong.true == joins, wrong.predicted == joins
         np.add.at(mass, wrong.predicted[as_true], share[as_true])
@@ -233,15 +233,15 @@ def _intervals(
 ) -> dict[str, tuple[float, float] | None]:
     right, total = pairs.right, pairs.total
     low, high = wilson_limits(right.sum(), total.sum())
-    found: dict[str, tuple[float, float] | None] = {
+    intervals: dict[str, tuple[float, float] | None] = {
         "overall": (100 * float(low), 100 * float(high)),
         "balanced": _percent(mean_interval(right, total)),
     }
     for group in GROUPS:
         labels = groups[group] if groups is not None else []
-        found[group] = _percent(mean_interval(right[labels], total[labels])) if labels else None
+        intervals[group] = _percent(mean_interval(right[labels], total[labels])) if labels else None
     worst_low, worst_high = metrics["worst_test_interval"]
-    return found | {"worst": (worst_low, worst_high)}
+    return intervals | {"worst": (worst_low, worst_high)}
 
 
 def _per_class(pairs: Pairs, predictions: Predictions, groups: dict[str, list[int]] | None) -> list[dict[str, Any]]:
@@ -250,10 +250,10 @@ def _per_class(pairs: Pairs, predictions: Predictions, groups: dict[str, list[in
     group_of = {label: group for group, labels in (groups or {}).items() for label in labels}
     taken: list[list[Confusion]] = [[] for _ in range(pairs.size)]
     wrong = pairs.wrong()
-    for place in np.lexsort((wrong.predicted, -wrong.count, wrong.true)).tolist():
-        label = int(wrong.true[place])
+    for at in np.lexsort((wrong.predicted, -wrong.count, wrong.true)).tolist():
+        label = int(wrong.true[at])
         if len(taken[label]) < 3:
-            taken[label].append(_confusion(wrong, place, total))
+            taken[label].append(_confusion(wrong, at, total))
     counts = predictions.class_counts
     return [
         {
@@ -275,12 +275,12 @@ def _per_class(pairs: Pairs, predictions: Predictions, groups: dict[str, list[in
 def _confusions(wrong: Pairs, total: NDArray[np.int64], most: int) -> list[Confusion]:
     share = wrong.count / np.maximum(total[wrong.true], 1)
     order = np.lexsort((wrong.predicted, wrong.true, -share, -wrong.count))
-    return [_confusion(wrong, place, total) for place in order[:most].tolist()]
+    return [_confusion(wrong, at, total) for at in order[:most].tolist()]
 
 
-def _confusion(wrong: Pairs, place: int, total: NDArray[np.int64]) -> Confusion:
-    true, count = int(wrong.true[place]), int(wrong.count[place])
-    return Confusion(true, int(wrong.predicted[place]), count, 100 * count / int(total[true]))
+def _confusion(wrong: Pairs, at: int, total: NDArray[np.int64]) -> Confusion:
+    true, count = int(wrong.true[at]), int(wrong.count[at])
+    return Confusion(true, int(wrong.predicted[at]), count, 100 * count / int(total[true]))
 
 
 def _percent(interval: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -289,15 +289,15 @@ def _percent(interval: tuple[float, float] | None) -> tuple[float, float] | None
 
 def summary(analysis: Analysis) -> dict[str, Any]:
     """All of an analysis as plain lists, numbers and names, ready for JSON."""
-    found, spectrum = analysis.predictions, analysis.spectrum
-    names = found.class_names
-    wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
+    predictions, spectrum = analysis.predictions, analysis.spectrum
+    names = predictions.class_names
+    wrong = Pairs.of(predictions.predicted, predictions.labels, predictions.num_classes).wrong()
     return {
-        "name": found.name,
-        "notes": list(found.notes),
-        "samples": len(found),
+        "name": predictions.name,
+        "notes": list(predictions.notes),
+        "samples": len(predictions),
         "classes": list(names),
-        "class_counts": None if found.class_counts is None else found.class_counts.tolist(),
+        "class_counts": None if predictions.class_counts is None else predictions.class_counts.tolist(),
         "metrics": analysis.metrics,
         "intervals": {key: None if value is None else list(value) for key, value in analysis.intervals.items()},
         "per_class": [
@@ -311,7 +311,7 @@ def summary(analysis: Analysis) -> dict[str, Any]:
         "spectrum": None
         if spectrum is None
         else {
-            "weighted": found.class_counts is not None,
+            "weighted": predictions.class_counts is not None,
             "singular_values": spectrum.singular_values.tolist(),
             "left": spectrum.left.tolist(),
             "right": spectrum.right.tolist(),

@@ -156,14 +156,14 @@ def _differences(
     outcomes: NDArray[np.int64], members: dict[str, list[int]], draws: int, seed: int
 ) -> dict[str, Difference | None]:
     seen = np.flatnonzero(outcomes.sum(1))
-    place = {int(label): at for at, label in enumerate(seen)}
-    groups = {group: [place[label] for label in labels] for group, labels in members.items()}
+    position = {int(label): at for at, label in enumerate(seen)}
+    groups = {group: [position[label] for label in labels] for group, labels in members.items()}
     tested = outcomes[seen]
     total = tested.sum(1)
     shares = tested / total[:, None]
     amount = math.ceil(len(total) / 10)
     lowest = [np.argsort(shares[:, 0] + shares[:, own], kind="stable")[:amount] for own in (1, 2)]
-    value = {key: float(found[0]) for key, found in _figures(shares[None], total, groups, lowest).items()}
+    value = {key: float(gains[0]) for key, gains in _figures(shares[None], total, groups, lowest).items()}
     generator, drawn = np.random.default_rng(seed), np.maximum(total - 1, 1)
     step = max(CELLS // tested.size, 1)
     parts = []
@@ -171,11 +171,11 @@ def _differences(
         number = min(step, draws - start)
         again = generator.multinomial(drawn, shares, size=(number, len(total))) / drawn[:, None]
         parts.append(_figures(again, total, groups, lowest))
-    found: dict[str, Difference | None] = dict.fromkeys(("overall", "balanced", *GROUPS, "bottom_10pct"))
+    differences: dict[str, Difference | None] = dict.fromkeys(("overall", "balanced", *GROUPS, "bottom_10pct"))
     for key, observed in value.items():
         low, high = np.quantile(np.concatenate([part[key] for part in parts]), [0.025, 0.975])
-        found[key] = Difference(observed, float(low), float(high))
-    return found
+        differences[key] = Difference(observed, float(low), float(high))
+    return differences
 
 
 def _figures(
@@ -187,13 +187,13 @@ def _figures(
     """Differences in points from (draws, classes, 4) shares of outcomes."""
     first, second = shares[..., 0] + shares[..., 1], shares[..., 0] + shares[..., 2]
     gain = shares[..., 2] - shares[..., 1]
-    found = {
+    gains = {
         "overall": gain @ (total / total.sum()),
         "balanced": gain.mean(1),
         **{group: gain[:, labels].mean(1) for group, labels in groups.items() if labels},
         "bottom_10pct": second[:, lowest[1]].mean(1) - first[:, lowest[0]].mean(1),
     }
-    return {key: 100 * values for key, values in found.items()}
+    return {key: 100 * values for key, values in gains.items()}
 
 
 def _per_class(base: Analysis, outcomes: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -104,14 +104,14 @@ def finding(panel: Panel) -> str:
 @styled
 def drawings(panels: Sequence[Panel]) -> list[Drawing]:
     """The panels one by one, for the page."""
-    found = []
+    drawn = []
     for panel in panels:
         figure, axes = new_figure(height=3.0)
         _draw(axes, panel)
         figure.legend(*_legend(axes), loc="outside upper left", ncols=3, fontsize=8, handlelength=2.2)
         svg = to_svg(figure, f"sweep-{panel.setting}", finding(panel))
-        found.append(Drawing(svg, f"Accuracy against {SETTINGS[panel.setting]}"))
-    return found
+        drawn.append(Drawing(svg, f"Accuracy against {SETTINGS[panel.setting]}"))
+    return drawn
 
 
 @styled
@@ -135,8 +135,8 @@ def _point(value: float, runs: list[RunRecord], validation: bool) -> Point:
     mean: dict[str, float | None] = {}
     std: dict[str, float | None] = {}
     for measure in MEASURES:
-        found = [_figure(run.results, measure, validation) for run in runs]
-        known = [figure for figure in found if figure is not None]
+        figures = [_figure(run.results, measure, validation) for run in runs]
+        known = [figure for figure in figures if figure is not None]
         mean[measure] = statistics.fmean(known) if known else None
         std[measure] = statistics.stdev(known) if len(known) > 1 else None
     return Point(value, len(runs), mean, std)
@@ -149,7 +149,7 @@ def _figure(results: dict[str, Any], measure: str, validation: bool) -> float | 
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    for place, curve in enumerate(panel.curves):
+    for index, curve in enumerate(panel.curves):
         for measure, (word, colour, marker) in MEASURES.items():
             points = [(point.value, mean, point.std[measure] or 0.0) for point in curve.points
                       if (mean := point.mean[measure]) is not None]  # fmt: skip
@@ -157,7 +157,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
                 x, y, spread = zip(*points, strict=True)
                 axes.errorbar(
                     x, y, yerr=spread if any(spread) else None, color=colour, marker=marker, markersize=4.5, capsize=3,
-                    linestyle=STROKES[place % len(STROKES)], linewidth=1.6,
+                    linestyle=STROKES[index % len(STROKES)], linewidth=1.6,
                     label=f"{word} ({curve.label})" if curve.label else word,
                 )  # fmt: skip
     values = [point.value for curve in panel.curves for point in curve.points]

@@ -101,9 +101,9 @@ def _training(runs: Sequence[RunRecord], titles: Sequence[str]) -> str:
     """One line per run and epoch, with whatever any of them logged; epochs are counted through all stages."""
     keys = list(dict.fromkeys(key for run in runs for row in run.curves for key in row))
     rows = (
-        [name, place, *(_cell(row.get(key)) for key in keys)]
+        [name, row_number, *(_cell(row.get(key)) for key in keys)]
         for run, name in zip(runs, titles, strict=True)
-        for place, row in enumerate(run.curves, 1)
+        for row_number, row in enumerate(run.curves, 1)
     )
     return _table(["run", "row", *keys], rows)
 
@@ -130,10 +130,10 @@ def _confusions(analyses: Sequence[Analysis]) -> str:
     """One line per pair of classes that is confused at least once."""
     rows = []
     for analysis in analyses:
-        found = analysis.predictions
-        wrong = Pairs.of(found.predicted, found.labels, found.num_classes).wrong()
+        predictions, names = analysis.predictions, analysis.predictions.class_names
+        wrong = Pairs.of(predictions.predicted, predictions.labels, predictions.num_classes).wrong()
         for true, predicted, count in zip(
             wrong.true.tolist(), wrong.predicted.tolist(), wrong.count.tolist(), strict=True
         ):
-            rows.append((found.name, true, predicted, found.class_names[true], found.class_names[predicted], count))
+            rows.append((predictions.name, true, predicted, names[true], names[predicted], count))
     return _table(("predictions", "true", "predicted", "true_class", "predicted_class", "count"), rows)

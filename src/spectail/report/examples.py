@@ -55,7 +55,7 @@ def _shots(analysis: Analysis, test: ImageSet, label: int, most: int) -> Shots:
     wrong = np.flatnonzero((labels == label) & (predicted != label))
     taken = analysis.per_class[label]["taken_for"]
     # the most frequent confusions first, in the order of the test set within each
-    rank = {confusion.predicted: place for place, confusion in enumerate(taken)}
+    rank = {confusion.predicted: at for at, confusion in enumerate(taken)}
     order = sorted(wrong.tolist(), key=lambda at: rank.get(int(predicted[at]), len(rank)))
     examples = [_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted, most)]
     if not taken:
@@ -67,13 +67,13 @@ def _shots(analysis: Analysis, test: ImageSet, label: int, most: int) -> Shots:
 
 def _clearest(analysis: Analysis, label: int) -> int | None:
     """A test image that shows what a class looks like: the one the model is surest of, else the first."""
-    found = analysis.predictions
-    own = np.flatnonzero(found.labels == label)
-    right = own[found.predicted[own] == label]
+    predictions = analysis.predictions
+    own = np.flatnonzero(predictions.labels == label)
+    right = own[predictions.predicted[own] == label]
     own = right if len(right) else own
-    if not len(own) or found.logits is None:
+    if not len(own) or predictions.logits is None:
         return int(own[0]) if len(own) else None
-    logits = found.logits[own].astype(np.float64)
+    logits = predictions.logits[own].astype(np.float64)
     others = np.delete(logits, label, axis=1)
     return int(own[(logits[:, label] - others.max(1)).argmax()])
 

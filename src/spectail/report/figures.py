@@ -140,22 +140,22 @@ def singular_values(values: Sequence[float], name: str) -> Drawing:
 
 @styled
 def gap_bars(
-    rows: Sequence[tuple[str, float | None, float | None, float]], name: str, places: int | None = None
+    rows: Sequence[tuple[str, float | None, float | None, float]], name: str, room: int | None = None
 ) -> Drawing:
     """Per run: worst class in training, worst class in the test, all test images.
 
-    With room for as many ``places``, drawings of fewer runs have bars of the same width.
+    ``room`` is how many runs have a place: drawings of fewer runs have bars of the same width.
     """
-    places = len(rows) if places is None else places
-    figure, axes = new_figure(width=max(4.4, 1.4 * places + 1.6), height=3.0)
+    room = len(rows) if room is None else room
+    figure, axes = new_figure(width=max(4.4, 1.4 * room + 1.6), height=3.0)
     kinds = (
         ("worst class, training", RED, "///"),
         ("worst class, test", VIOLET, "\\\\\\"),
         ("all test images", BLUE, ""),
     )
-    for place, (kind, colour, hatch) in enumerate(kinds):
-        values = [row[1:][place] for row in rows]
-        at = [index + 0.27 * (place - 1) for index in range(len(rows))]
+    for column, (kind, colour, hatch) in enumerate(kinds):
+        values = [row[1:][column] for row in rows]
+        at = [index + 0.27 * (column - 1) for index in range(len(rows))]
         bars = axes.bar(
             at, [value or 0.0 for value in values], width=0.25, label=kind,
             facecolor=SOFT if hatch else colour, edgecolor=colour, hatch=hatch,
@@ -163,7 +163,7 @@ def gap_bars(
         texts = [number(value) for value in values]
         axes.bar_label(bars, texts, padding=2, fontsize=8, color=INK)
     axes.set_xticks(range(len(rows)), [_wrapped(row[0]) for row in rows])
-    axes.set_xlim(-0.55, places - 0.45)
+    axes.set_xlim(-0.55, room - 0.45)
     axes.set_ylim(0, 112)
     axes.set_yticks([0, 25, 50, 75, 100])
     axes.set_ylabel("right, %")
@@ -207,8 +207,8 @@ def curve(
     A line without points draws nothing, and keeps its colour free: a run looks the same in every drawing.
     """
     figure, axes = new_figure(height=2.5)
-    for place, (_, points) in enumerate(lines):
-        colour, marker, line = SERIES[place % len(SERIES)]
+    for index, (_, points) in enumerate(lines):
+        colour, marker, line = SERIES[index % len(SERIES)]
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, linewidth=1.7,
                       marker=marker if len(points) <= 30 else None, markersize=3.5)  # fmt: skip
@@ -224,12 +224,12 @@ def curve(
 def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[Drawing]:
     """What was logged in every epoch, one drawing per quantity, one line per run."""
     drawings = []
-    for place, (key, title) in enumerate(LOGGED.items()):
+    for index, (key, title) in enumerate(LOGGED.items()):
         lines = [(label, _points(rows, key)) for label, rows in runs]
         if any(points for _, points in lines):
             stages = [row.get("stage") for row in runs[0][1]] if len(runs) == 1 else []
             changes = [at + 0.5 for at in range(1, len(stages)) if stages[at] != stages[at - 1]]
-            drawings.append(curve(lines, title, f"curve{place}", changes=changes))
+            drawings.append(curve(lines, title, f"curve{index}", changes=changes))
     return drawings
 
 
@@ -259,11 +259,11 @@ def matrix_cells(confusion: NDArray[np.int32], most: int) -> dict[str, Any]:
     Of more than ``most`` entries the smallest are left out; ``hidden`` says how many.
     """
     flat = confusion.ravel()
-    places = np.flatnonzero(flat)
-    hidden = max(len(places) - most, 0)
+    cells = np.flatnonzero(flat)
+    hidden = max(len(cells) - most, 0)
     if hidden:
-        places = np.sort(places[np.argsort(-flat[places], kind="stable")[:most]])
-    return {"steps": np.diff(places, prepend=0).tolist(), "counts": flat[places].tolist(), "hidden": hidden}
+        cells = np.sort(cells[np.argsort(-flat[cells], kind="stable")[:most]])
+    return {"steps": np.diff(cells, prepend=0).tolist(), "counts": flat[cells].tolist(), "hidden": hidden}
 
 
 def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
@@ -283,8 +283,8 @@ def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
     share = np.triu(share + share.T)
     first, second = np.nonzero(share)
     chains = [[label] for label in range(len(share))]
-    for place in np.argsort(-share[first, second], kind="stable").tolist():
-        a, b = int(first[place]), int(second[place])
+    for pair in np.argsort(-share[first, second], kind="stable").tolist():
+        a, b = int(first[pair]), int(second[pair])
         left, right = chains[a], chains[b]
         if left is right:
             continue

@@ -129,10 +129,10 @@ def _render(
         "names": analyses[0].predictions.class_names,
         "analyses": analyses,
         "detailed": [
-            _detail(place, analyses[place], images.get(place), analyses[shown[0]].view, headings[place], len(shown))
-            for place in shown
+            _detail(index, analyses[index], images.get(index), analyses[shown[0]].view, headings[index], len(shown))
+            for index in shown
         ],
-        "matrices": [(place, titles[place]) for place in matrices],
+        "matrices": [(index, titles[index]) for index in matrices],
         "stands_out": STANDS_OUT,
         "runs": runs,
         "comparison": comparison,
@@ -140,12 +140,12 @@ def _render(
         "seeds": _seeds(study),
         "cards": _cards(analyses),
         "figures": _figures(analyses, runs),
-        "gap": _gap([(titles[place], analyses[place], runs[place]) for place in shown] if runs else []),
-        "curves": training_curves([(titles[place], runs[place].curves) for place in drawn]),
+        "gap": _gap([(titles[index], analyses[index], runs[index]) for index in shown] if runs else []),
+        "curves": training_curves([(titles[index], runs[index].curves) for index in drawn]),
         "legend": [
-            (titles[place], VARIABLES[colour], line) for place, (colour, _, line) in zip(drawn, SERIES, strict=False)
+            (titles[index], VARIABLES[colour], line) for index, (colour, _, line) in zip(drawn, SERIES, strict=False)
         ],
-        "trained": [(titles[place], runs[place]) for place in drawn],
+        "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
         "sweeps": _sweeps(panels),
     }
@@ -155,7 +155,7 @@ def _render(
 
 
 def _detail(
-    place: int, analysis: Analysis, run: RunRecord | None, view: list[int], heading: str, amount: int
+    index: int, analysis: Analysis, run: RunRecord | None, view: list[int], heading: str, amount: int
 ) -> dict[str, Any]:
     """What the page says about one of ``amount`` classifiers, beyond the analysis itself."""
     shown = analysis.worst[: WORST_SHOWN[amount > 1]]
@@ -168,7 +168,7 @@ def _detail(
     spectrum, calibration = analysis.spectrum, analysis.calibration
     mistakes = int((analysis.predictions.predicted != analysis.predictions.labels).sum())
     return {
-        "place": place,
+        "index": index,
         "analysis": analysis,
         "name": heading,
         "counted": analysis.predictions.class_counts is not None,
@@ -183,19 +183,19 @@ def _detail(
         "rest_energy": 100 - spectrum.share_true if spectrum is not None else 0.0,
         "rest_left": 100 - spectrum.share_predicted if spectrum is not None else 0.0,
         "most_left": float(spectrum.left.max()) ** 2 if spectrum is not None else 1.0,
-        "singular": singular_values(spectrum.singular_values.tolist(), f"sv{place}") if spectrum is not None else None,
-        "reliability": reliability(calibration["bins"], f"rel{place}") if calibration is not None else None,
+        "singular": singular_values(spectrum.singular_values.tolist(), f"sv{index}") if spectrum is not None else None,
+        "reliability": reliability(calibration["bins"], f"rel{index}") if calibration is not None else None,
     }
 
 
 def _headings(titles: list[str], shown: list[int], study: SeedStudy | None) -> list[str]:
     """What the runs shown in full are called, each with why it is the one of its method."""
     if study is None:
-        return [titles[place] for place in shown]
+        return [titles[index] for index in shown]
     sizes = [len(group.places) for group in study.groups]
     return [
-        f"{titles[place]} (median of {size} seeds)" if size > 1 else titles[place]
-        for place, size in zip(shown, sizes, strict=False)
+        f"{titles[index]} (median of {size} seeds)" if size > 1 else titles[index]
+        for index, size in zip(shown, sizes, strict=False)
     ]
 
 
@@ -245,7 +245,7 @@ def _cards(analyses: list[Analysis]) -> list[dict[str, Any]]:
 
 
 def _limits(analysis: Analysis, group: str) -> str:
-    """Which classes are in a group, in words."""
+    """Which classes are in a group, as text."""
     number = sum(entry["group"] == group for entry in analysis.per_class)
     if not number:
         return "there are none"
@@ -264,12 +264,12 @@ def _sizes(analysis: Analysis, group: str) -> str:
 
 def _figures(analyses: list[Analysis], runs: list[RunRecord]) -> list[dict[str, Any]]:
     """The other figures of results.json, one row each."""
-    found = [analysis.metrics for analysis in analyses]
+    figures = [analysis.metrics for analysis in analyses]
     if runs:
-        found = [run.results | metrics for run, metrics in zip(runs, found, strict=True)]
+        figures = [run.results | metrics for run, metrics in zip(runs, figures, strict=True)]
     rows = []
     for key, (title, digits, text) in FIGURES.items():
-        values = [entry.get(key) for entry in found]
+        values = [entry.get(key) for entry in figures]
         if any(value is not None for value in values):
             rows.append({"title": title, "values": [number(value, digits) for value in values], "text": text})
     return rows

@@ -28,12 +28,12 @@ def hidden_cells(analysis: Analysis) -> int:
 
 def with_matrix(analyses: list[Analysis], shown: list[int], study: SeedStudy | None) -> list[int]:
     """The runs whose confusion matrix the page has: those shown in full, and other seeds while there is room."""
-    found, room = list(shown), DETAILED * CELLS
-    for place, analysis in enumerate(analyses if study is not None else []):
+    kept, room = list(shown), DETAILED * CELLS
+    for index, analysis in enumerate(analyses if study is not None else []):
         room -= 0 if analysis.confusion is None else min(int(np.count_nonzero(analysis.confusion)), CELLS)
-        if place not in found and room >= 0:
-            found.append(place)
-    return sorted(found)
+        if index not in kept and room >= 0:
+            kept.append(index)
+    return sorted(kept)
 
 
 def payload(
@@ -45,7 +45,7 @@ def payload(
     """
     content = {
         "classes": analyses[0].predictions.class_names,
-        "runs": [_run_data(analysis, whole=place in whole) for place, analysis in enumerate(analyses)],
+        "runs": [_run_data(analysis, whole=index in whole) for index, analysis in enumerate(analyses)],
         "groups": None if study is None else [{"name": group.name, "runs": group.places} for group in study.groups],
         "files": {name: _packed(text) for name, (_, text) in files.items()},
     }

@@ -68,8 +68,8 @@ class SeedPairing:
 
     def clear(self, key: str) -> bool:
         """Whether every interval leaves out 0."""
-        found = [entry for entry in (self.differences[key], self.over_seeds[key]) if entry is not None]
-        return bool(found) and all(entry.clear for entry in found)
+        known = [entry for entry in (self.differences[key], self.over_seeds[key]) if entry is not None]
+        return bool(known) and all(entry.clear for entry in known)
 
 
 @dataclass(frozen=True)
@@ -90,20 +90,21 @@ class SeedStudy:
 
 def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """Runs that differ in nothing but the seed, together; a seed that comes twice begins another group."""
-    found: dict[tuple[Any, ...], dict[int, int]] = {}
+    by_seed: dict[tuple[Any, ...], dict[int, int]] = {}
     settings: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         rest = run.settings
         same = tuple(sorted((name, repr(value)) for name, value in rest.items()))
         repeat = 0
-        while run.config.seed in found.setdefault((same, repeat), {}):
+        while run.config.seed in by_seed.setdefault((same, repeat), {}):
             repeat += 1
-        found[same, repeat][run.config.seed] = place
+        by_seed[same, repeat][run.config.seed] = index
         settings[same, repeat] = rest
-    names = _names([runs[next(iter(places.values()))] for places in found.values()], [settings[key] for key in found])
+    firsts = [runs[next(iter(indices.values()))] for indices in by_seed.values()]
+    names = _names(firsts, [settings[key] for key in by_seed])
     return [
-        Group(name, tuple(places[seed] for seed in sorted(places)), tuple(sorted(places)))
-        for name, places in zip(names, found.values(), strict=True)
+        Group(name, tuple(indices[seed] for seed in sorted(indices)), tuple(sorted(indices)))
+        for name, indices in zip(names, by_seed.values(), strict=True)
     ]
 
 
@@ -111,10 +112,10 @@ def _names(firsts: list[RunRecord], settings: list[dict[str, Any]]) -> list[str]
     """Methods; where two are the same, with the settings in which they differ, or else the folder."""
     names = [run.label for run in firsts]
     for name in set(names):
-        same = [place for place, other in enumerate(names) if other == name]
+        same = [index for index, other in enumerate(names) if other == name]
         if len(same) > 1:
-            for place, words in zip(same, what_differs([settings[place] for place in same]), strict=True):
-                names[place] = f"{name} ({words or firsts[place].folder.name})"
+            for index, differing in zip(same, what_differs([settings[index] for index in same]), strict=True):
+                names[index] = f"{name} ({differing or firsts[index].folder.name})"
     return names if len(set(names)) == len(names) else [f"{names[at]} {at + 1}" for at in range(len(names))]
 
 
@@ -152,17 +153,17 @@ def study(
 
 
 def _figures(analyses: Sequence[Analysis], runs: Sequence[RunRecord], group: Group) -> dict[str, Spread | None]:
-    found: dict[str, Spread | None] = {}
+    spreads: dict[str, Spread | None] = {}
     for key in FIGURES:
-        values = [(runs[place].results | analyses[place].metrics).get(key) for place in group.places]
+        values = [(runs[index].results | analyses[index].metrics).get(key) for index in group.places]
         known = [float(value) for value in values if value is not None and math.isfinite(value)]
         std = statistics.stdev(known) if len(known) > 1 else None
-        found[key] = Spread(statistics.fmean(known), std, len(known)) if known else None
-    return found
+        spreads[key] = Spread(statistics.fmean(known), std, len(known)) if known else None
+    return spreads
 
 
 def _median(analyses: Sequence[Analysis], group: Group) -> int:
-    order = sorted(group.places, key=lambda place: (analyses[place].metrics["overall"], place))
+    order = sorted(group.places, key=lambda index: (analyses[index].metrics["overall"], index))
     return order[(len(order) - 1) // 2]
 
 
@@ -174,8 +175,8 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, s
     tested, starts, total = np.unique(labels[order], return_index=True, return_counts=True)
     right = np.array([[run.predictions.predicted == labels for run in runs] for runs in sides])[..., order]
     shares = np.add.reduceat(right, starts, axis=2, dtype=np.int64) / total
-    place = {int(entry): at for at, entry in enumerate(tested)}
-    members = {key: [place[entry] for entry in found] for key, found in members_of(sides[0][0]).items()}
+    position = {int(label): at for at, label in enumerate(tested)}
+    members = {group: [position[label] for label in own] for group, own in members_of(sides[0][0]).items()}
     lowest = np.argsort(shares, axis=2, kind="stable")[..., : math.ceil(len(total) / 10)]
     value = _gains(shares, total, members, lowest)
     generator = np.random.default_rng(seed)
@@ -192,8 +193,8 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, s
     differences: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
     over_seeds: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
     for key, gains in value.items():
-        found = np.array(parts[key])
-        means = (found if picked is None else np.take_along_axis(found, picked, 1)).mean(1)
+        drawn_gains = np.array(parts[key])
+        means = (drawn_gains if picked is None else np.take_along_axis(drawn_gains, picked, 1)).mean(1)
         low, high = np.quantile(means, [0.025, 0.975])
         mean = float(gains.mean())
         differences[key] = Difference(mean, float(low), float(high))
@@ -209,13 +210,13 @@ def _gains(
     """Differences in points for each seed, from accuracies (two methods, seeds, classes)."""
     gain = shares[1] - shares[0]
     bottom = np.take_along_axis(shares, lowest, 2).mean(2)
-    found = {
+    gains = {
         "overall": gain @ (total / total.sum()),
         "balanced": gain.mean(1),
         **{group: gain[:, labels].mean(1) for group, labels in members.items() if labels},
         "bottom_10pct": bottom[1] - bottom[0],
     }
-    return {key: 100 * values for key, values in found.items()}
+    return {key: 100 * values for key, values in gains.items()}
 
 
 def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:
@@ -228,13 +229,13 @@ def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:
     return entries
 
 
-def spread_text(found: Spread | None, digits: int = 1) -> str:
+def spread_text(spread: Spread | None, digits: int = 1) -> str:
     """``63.1 \u00b1 0.4 (3)``: mean, standard deviation over seeds, and their number."""
-    if found is None:
+    if spread is None:
         return "n/a"
-    if found.std is None:
-        return f"{number(found.mean, digits)} (one seed)"
-    return f"{number(found.mean, digits)} \u00b1 {number(found.std, digits)} ({found.number})"
+    if spread.std is None:
+        return f"{number(spread.mean, digits)} (one seed)"
+    return f"{number(spread.mean, digits)} \u00b1 {number(spread.std, digits)} ({spread.number})"
 
 
 def interval_of(pair: SeedPairing) -> str:

@@ -35,17 +35,17 @@ class Network(NamedTuple):
         return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if self.folded else rows
 
     def logits(self, inputs: Tensor) -> Tensor:
-        for place, matrix in enumerate(self.matrices):
-            inputs = (inputs if place == 0 else inputs.relu()) @ matrix.T
+        for index, matrix in enumerate(self.matrices):
+            inputs = (inputs if index == 0 else inputs.relu()) @ matrix.T
         return inputs
 
     def check(self, features: Tensor) -> None:
         """Raises unless these samples fit."""
         if not isinstance(features, Tensor) or not features.is_floating_point() or features.ndim < 2:
-            found = (
+            got = (
                 f"{tuple(features.shape)} {features.dtype}" if isinstance(features, Tensor) else type(features).__name__
             )
-            raise TypeError(f"features must be a floating-point tensor, one sample per row; got {found}.")
+            raise TypeError(f"features must be a floating-point tensor, one sample per row; got {got}.")
         size = self.matrices[0].shape[1] - self.folded
         if features.ndim > 2 and not self.flatten:
             raise ValueError(
@@ -81,26 +81,26 @@ nn.Flatten, in an nn.Sequential; layer 1 here is Tanh.
             f"{first.end_dim}."
         )
     body = layers[flatten:]
-    for place, layer in enumerate(body):
-        if not (_is_linear(layer) if place % 2 == 0 else isinstance(layer, nn.ReLU)):
-            raise TypeError(f"the bound holds for {ALLOWED}; layer {place + flatten} here is {type(layer).__name__}.")
+    for index, layer in enumerate(body):
+        if not (_is_linear(layer) if index % 2 == 0 else isinstance(layer, nn.ReLU)):
+            raise TypeError(f"the bound holds for {ALLOWED}; layer {index + flatten} here is {type(layer).__name__}.")
     if len(body) % 2 == 0:
-        found = "has no layer" if not body else "ends with ReLU"
-        raise TypeError(f"the bound holds for {ALLOWED}; this model {found}.")
+        problem = "has no layer" if not body else "ends with ReLU"
+        raise TypeError(f"the bound holds for {ALLOWED}; this model {problem}.")
     linear = [layer for layer in body if isinstance(layer, nn.Linear)]
     folded = any(layer.bias is not None for layer in linear)
     matrices = [_matrix(layer, folded, last=layer is linear[-1]) for layer in linear]
-    for place, (matrix, following) in enumerate(pairwise(matrices)):
+    for index, (matrix, following) in enumerate(pairwise(matrices)):
         if matrix.shape[0] != following.shape[1]:
             raise ValueError(
-                f"linear layer {place} gives {linear[place].out_features} numbers and the next one takes "
-                f"{linear[place + 1].in_features}: they must agree."
+                f"linear layer {index} gives {linear[index].out_features} numbers and the next one takes "
+                f"{linear[index + 1].in_features}: they must agree."
             )
-    for place, matrix in enumerate(matrices):
+    for index, matrix in enumerate(matrices):
         if not bool(matrix.isfinite().all()):
-            raise ValueError(f"linear layer {place} has weights that are NaN or infinite: nothing can be bounded.")
+            raise ValueError(f"linear layer {index} has weights that are NaN or infinite: nothing can be bounded.")
         if not bool(matrix.any()):
-            raise ValueError(f"linear layer {place} is all zero: its norm ratio does not exist. Train the model first.")
+            raise ValueError(f"linear layer {index} is all zero: its norm ratio does not exist. Train the model first.")
     return Network(tuple(matrices), folded, flatten)
 
 

@@ -61,8 +61,8 @@ def bound(
         >>> _ = torch.manual_seed(0)
         >>> x, y = torch.randn(90, 4), torch.arange(90) % 3
         >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
-        >>> found = bound(model, x, y, [30, 30, 30], gamma=0.5)
-        >>> found.defined, found.informative, f"{found.nu:.4f}"
+        >>> result = bound(model, x, y, [30, 30, 30], gamma=0.5)
+        >>> result.defined, result.informative, f"{result.nu:.4f}"
         (True, False, '1.7321')
 
     Reference: CAR, CVPR 2026, Prop. 3.2 and its appendix. ``docs/theory.md`` says where this differs, and why.
@@ -130,15 +130,15 @@ def _margin_confusion(
     return errors / torch.bincount(labels, minlength=classes).clamp(min=1), longest
 
 
-def _input_norm(given: float | None, found: float, folded: bool) -> float:
+def _input_norm(given: float | None, measured: float, folded: bool) -> float:
     if given is None:
-        if found == 0:
+        if measured == 0:
             raise ValueError("all features are zero: the bound needs inputs of positive length.")
-        return found
+        return measured
     check_number(input_norm=given)
     longest = math.hypot(given, 1) if folded else float(given)  # the constant coordinate counts too
-    if not found * (1 - 1e-9) <= longest < math.inf:
-        seen = math.sqrt(max(found**2 - folded, 0))
+    if not measured * (1 - 1e-9) <= longest < math.inf:
+        seen = math.sqrt(max(measured**2 - folded, 0))
         raise ValueError(f"input_norm must be at least the largest norm in features, {seen:.6g}; got {given}.")
     return longest
 
@@ -147,12 +147,12 @@ def _check_labels(network: Network, features: Tensor, labels: Tensor, counts: Cl
     outputs = network.matrices[-1].shape[0]
     if outputs != len(counts):
         raise ValueError(f"the model has {outputs} outputs and class_counts {len(counts)} classes: they must agree.")
-    found = ClassCounts.from_targets(labels, len(counts))
-    if found.total != len(features):
-        raise ValueError(f"features and labels must have one entry per sample; got {len(features)} and {found.total}.")
-    if found.tolist() != counts.tolist():
-        label = next(k for k, (a, b) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)) if a != b)
+    own = ClassCounts.from_targets(labels, len(counts))
+    if own.total != len(features):
+        raise ValueError(f"features and labels must have one entry per sample; got {len(features)} and {own.total}.")
+    if own.tolist() != counts.tolist():
+        label = next(k for k, (a, b) in enumerate(zip(own.tolist(), counts.tolist(), strict=True)) if a != b)
         raise ValueError(
             f"class_counts must be those of the labels: {counts.describe(label)} has {counts.tolist()[label]:,} there "
-            f"and {found.tolist()[label]:,} among the labels. Pass the whole training set."
+            f"and {own.tolist()[label]:,} among the labels. Pass the whole training set."
         )

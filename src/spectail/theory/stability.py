@@ -160,10 +160,10 @@ def ema_stability(
         car_options: everything else :class:`~spectail.CAR` takes.
 
     Example:
-        >>> found = ema_stability(linear_problem([60, 20, 5], dim=4), betas=[0.5], steps=20, batch_size=16)
-        >>> found.betas, found.predicted_variance
+        >>> result = ema_stability(linear_problem([60, 20, 5], dim=4), betas=[0.5], steps=20, batch_size=16)
+        >>> result.betas, result.predicted_variance
         ([0.0, 0.5], [1.0, 0.25])
-        >>> [gain < 1 for gain in found.gain("batch")]
+        >>> [gain < 1 for gain in result.gain("batch")]
         [False, True]
 
     Reference: CAR, CVPR 2026, the appendix on the stability of the average.
