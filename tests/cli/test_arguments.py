@@ -14,6 +14,7 @@ import tyro
 from spectail.cli.arguments import flags_of, read_flags
 from spectail.cli.main import main
 from spectail.cli.train_flags import EXAMPLES, Train, parse
+from spectail.methods.registry import METHODS
 
 COMMANDS = ("analyze", "evaluate", "export", "list", "predict", "prepare", "report", "train")
 
@@ -112,9 +113,16 @@ def test_pages_fit_a_terminal_and_have_a_sentence_for_every_flag(capsys, command
     assert lines[0].startswith(f"usage: spectail {command} ")
     assert max(map(len, lines)) <= 80
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if line.startswith("  --") and command != "train":
+        if line.startswith("  --"):
             sentence = line[26:] if line[24:26] == "  " else following.strip()
             assert sentence[:1] not in ("", "("), line
+
+
+def test_every_option_of_training_has_a_sentence():
+    pages = [flags_of(Train, Train(options=entry.load().options)) for entry in METHODS.values()]
+    texts = {flag.name: flag.text for flags in pages for flag in flags}
+    assert len(texts) > 150
+    assert [name for name, text in texts.items() if not text.endswith(".") or text.startswith("Of ")] == []
 
 
 def test_the_page_of_training_fits_two_screens_and_the_whole_one_has_everything(capsys):
