@@ -42,7 +42,7 @@ MORE = """
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
     "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
-    "car.alpha", "probe", "stage1", "seed", "device", "workers", "select-on", "output", "resume", "quiet",
+    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
 
