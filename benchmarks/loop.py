@@ -93,7 +93,7 @@ def measure(model: str, pairs: int, folder: Path) -> dict[str, Any]:
         figures = trainer.stage.figures
 
         def step(batch: Batch) -> None:
-            trainer._optimise([{"main": batch}], len(batch.labels))
+            trainer.optimise([{"main": batch}], len(batch.labels))
             trainer.reporter.step(trainer.stage.step.index, figures)
 
         trainer.stage.learner.train()

@@ -60,7 +60,7 @@ def measure(batch: int, width: int, classes: int, pairs: int) -> dict[str, Any]:
                 if found is None:  # an epoch has ended
                     streams[name] = run.stage.groups()
                     found = next(streams[name])
-                run._optimise(*found)
+                run.optimise(*found)
                 if number >= 5:
                     times[name].append(time.process_time() - start)
     ratios = [b / a for a, b in zip(times["ce"], times["balms"], strict=True)]

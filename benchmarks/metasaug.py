@@ -67,7 +67,7 @@ class Bench:
 
     def step(self) -> float:
         start = time.process_time()
-        self.run._optimise(self.group, self.batch)  # type: ignore[arg-type]
+        self.run.optimise(self.group, self.batch)  # type: ignore[arg-type]
         return time.process_time() - start
 
 

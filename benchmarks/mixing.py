@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import spectail.testing  # noqa: F401 - brings the network of two layers
 from spectail.data.loader import Batch
+from spectail.testing import register_network
 from spectail.training.config_io import from_dict
 from spectail.training.loop import Trainer
 from spectail.training.reporter import Reporter
@@ -65,6 +65,7 @@ class Bench:
             "model": {"model": model},
             "optim": {"optimizer": "sgd", "lr": 0.01, "weight_decay": 5e-4, "epochs": EPOCHS, "batch_size": size},
         }  # fmt: skip
+        register_network()
         config = from_dict(content)
         torch.manual_seed(seed)
         self.run = Trainer(config, RunFolder(config.output), Reporter(), Interruptible())
@@ -88,7 +89,7 @@ class Bench:
         group, images = self.groups[self.made % len(self.groups)]
         self.made += 1
         start = time.process_time()
-        self.run._optimise(group, images)
+        self.run.optimise(group, images)
         return time.process_time() - start
 
 

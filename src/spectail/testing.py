@@ -56,15 +56,18 @@ class TinyNetwork(nn.Module):
         self.blocks = nn.Sequential(nn.Linear(24, 24))
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.blocks(self.stem(images).relu()).relu()
-        return found
+        features: Tensor = self.blocks(self.stem(images).relu()).relu()
+        return features
 
 
-MODELS.setdefault("testing-net", ("two layers, for the checks of spectail.testing", lambda options: TinyNetwork()))
+def register_network() -> None:
+    """Make the network known as ``testing-net``."""
+    MODELS.setdefault("testing-net", ("two layers, for the checks of spectail.testing", lambda options: TinyNetwork()))
 
 
 def settings(method: str, output: Path, **changes: Any) -> TrainConfig:
     """A run of two epochs on 68 images of six classes. ``car`` and ``optim`` change those settings."""
+    register_network()
     content: dict[str, Any] = {
         "method": method,
         "data": {"dataset": "glyphs-lt", "num_classes": 6, "max_per_class": 24, "imbalance": 6},
@@ -89,15 +92,15 @@ def check_trains(method: str, folder: Path) -> None:
     trainer = begun(settings(method, folder / "start", optim={"weight_decay": 0.0}))  # decay alone would move them
     start = {name: value.clone() for name, value in trainer.pieces.model.named_parameters()}
     batches, _ = next(trainer.stage.groups())
-    trainer._optimise(batches, trainer.stage.main.handed)
+    trainer.optimise(batches, trainer.stage.main.handed)
     moved = [name for name, value in trainer.pieces.model.named_parameters() if not torch.equal(value, start[name])]
     assert moved, "a step changes no weight"
 
 
 def check_extreme_logits(method: str, folder: Path) -> None:
     """Loss and gradients are finite with logits of about 100, at the start and at the end of every stage."""
-    for place in range(len(begun(settings(method, folder / "count")).stages)):
-        trainer = begun(settings(method, folder / f"stage{place}"), stage=place)
+    for number in range(len(begun(settings(method, folder / "count")).stages)):
+        trainer = begun(settings(method, folder / f"stage{number}"), stage=number)
         stage = trainer.stage
         model = trainer.pieces.model
         with torch.no_grad():
@@ -138,7 +141,7 @@ def check_state(method: str, folder: Path) -> None:
     """What is saved is all there is: another object with the loaded state gives the same loss."""
     trainer = begun(settings(method, folder / "one"))
     for number, (group, images) in enumerate(trainer.stage.groups()):
-        trainer._optimise(group, images)
+        trainer.optimise(group, images)
         if number == 1:
             break
     other = begun(settings(method, folder / "two", seed=5))
@@ -194,14 +197,14 @@ def check_inference(method: str, folder: Path) -> None:
 def check_backbone(method: str, folder: Path) -> None:
     """A stage that trains the head alone leaves every weight of the backbone as it was."""
     trainer = begun(settings(method, folder / "run"))
-    for place, stage in enumerate(trainer.stages):
+    for number, stage in enumerate(trainer.stages):
         if stage.train != "head":
             continue
-        trainer = begun(settings(method, folder / f"stage{place}"), stage=place)
+        trainer = begun(settings(method, folder / f"stage{number}"), stage=number)
         before = [value.clone() for value in trainer.pieces.model.backbone.parameters()]
         trainer.method.begin_epoch(trainer.stage.step)
         for group, images in trainer.stage.groups():
-            trainer._optimise(group, images)
+            trainer.optimise(group, images)
         after = list(trainer.pieces.model.backbone.parameters())
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), f"{stage.name} moves the backbone"
 
@@ -210,8 +213,8 @@ def check_two_processes(method: str, folder: Path, seconds: float = 300) -> None
     """Two processes with half batches end as one process with whole ones. Both end, or are ended, in time."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "-m", "spectail.testing", "--rank-run", method, str(folder / "two")]  # fmt: skip
-    places = os.pathsep.join(place or os.getcwd() for place in sys.path)  # where the method may come from
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": places}
+    folders = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the method may come from
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launched:

@@ -22,8 +22,9 @@ from spectail.data.loader import Batch
 from spectail.losses import effective_number_weights
 from spectail.losses.ldam import margins
 from spectail.methods import Stage
-from spectail.methods import metasaug as module
-from spectail.methods.metasaug import MetaSAug, MetaSAugOptions, some_of_each
+from spectail.methods.metasaug import MetaSAug, MetaSAugOptions
+from spectail.methods.metasaug import method as module
+from spectail.methods.metasaug.method import some_of_each
 from spectail.models.build import ModelConfig, build_model
 from spectail.models.small import SmallViT
 from spectail.testing import CHECKS, begun, check_resume
@@ -111,7 +112,7 @@ def gradients(monkeypatch):
 
     def spied(*arguments):
         result = real(*arguments)
-        found.append((result[0], arguments[6]))
+        found.append((result[0], arguments[2].classes))
         return result
 
     monkeypatch.setattr(module, "covariance_gradient", spied)
@@ -169,7 +170,7 @@ def test_the_rate_of_the_step_ahead_is_the_current_one_unless_said(make, at, gra
 def test_strength_rises_with_the_epoch_from_the_first(make, at, monkeypatch):
     heard, real = [], module.covariance_gradient
     monkeypatch.setattr(
-        module, "covariance_gradient", lambda *arguments: (heard.append(arguments[8]), real(*arguments))[1]
+        module, "covariance_gradient", lambda *arguments: (heard.append(arguments[2].strength), real(*arguments))[1]
     )
     method, model = built(make, small_network(), 5, strength=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

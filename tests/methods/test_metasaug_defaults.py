@@ -9,8 +9,9 @@ from accelerate import Accelerator
 from torch import nn
 
 from spectail.data.loader import Batch
-from spectail.methods import metasaug as module
-from spectail.methods.metasaug import Still
+from spectail.methods.metasaug import look_ahead
+from spectail.methods.metasaug import method as module
+from spectail.methods.metasaug.look_ahead import Still
 from spectail.models.cifar_resnet import CifarResNet
 
 COUNTS = (9, 6, 3, 1)
@@ -84,7 +85,7 @@ def test_a_given_rate_is_taken_under_any_optimiser(rate):
 @pytest.mark.parametrize("training", [False, True])
 def test_a_frozen_backbone_takes_the_meta_batch_in_pieces(training, monkeypatch):
     """With the same features as at once. One that trains has batch norm to think of, and takes it together."""
-    monkeypatch.setattr(module, "PIECE", 4)
+    monkeypatch.setattr(look_ahead, "PIECE", 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     net, images = CifarResNet(20).train(training), torch.randn(10, 3, 32, 32)
     sizes = []

@@ -286,7 +286,7 @@ def test_draws_repeat_and_differ_from_step_to_step_and_between_ranks(make, at, m
     step = placed(at, 5)
     first, following = method.pairs(labels, step), method.pairs(labels, step)
     again = method.pairs(labels, placed(at, 5))
-    monkeypatch.setattr("spectail.methods.safa._rank", lambda: 1)
+    monkeypatch.setattr("spectail.methods.safa.rank_and_world", lambda: (1, 2))
     other = method.pairs(labels, placed(at, 5))
     assert torch.equal(first.first, again.first)
     assert torch.equal(first.second, again.second)

@@ -9,8 +9,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from spectail._core import waits
 from spectail.data.loader import _Seeded
 from spectail.data.samplers import LongTailSampler
-from spectail.methods import metasaug
 from spectail.methods.meta_sampler import MetaSampler
+from spectail.methods.metasaug import method as metasaug
 from spectail.training.loop import Trainer
 from spectail.training.stage_run import StageRun
 
@@ -87,7 +87,7 @@ def guarded(patch, free=0, may_wait=MAY_WAIT):
     made, pauses = Guarded(free), []
     patch.setattr(waits, "reads_are_free", lambda device: False)
     patch.setattr(StageRun, "groups", made.groups(StageRun.groups))
-    patch.setattr(Trainer, "_optimise", made.optimise(Trainer._optimise))
+    patch.setattr(Trainer, "optimise", made.optimise(Trainer.optimise))
     for owner, name in may_wait:
         patch.setattr(owner, name, made.waiting(getattr(owner, name)))
     for owner, name in ON_THE_HOST:

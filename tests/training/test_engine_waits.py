@@ -7,7 +7,7 @@ from training.guarded import MAY_WAIT, guarded
 from training.runs import assert_same, settings
 
 from spectail.methods.registry import METHODS
-from spectail.testing import TinyNetwork  # noqa: F401 - registers the network that BBN can double
+from spectail.testing import register_network
 from spectail.training import watch
 from spectail.training.loop import train
 
@@ -34,6 +34,7 @@ RUNS = {
 
 
 def tiny(output, **changes):
+    register_network()  # one that BBN can double
     return settings(output, **({"model__model": "testing-net"} | changes))
 
 

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def holds_float64(device: torch.device) -> bool:
@@ -26,6 +27,11 @@ def widest(device: torch.device | None) -> torch.dtype:
         (torch.float64, torch.float32)
     """
     return torch.float64 if holds_float64(device or torch.device("cpu")) else torch.float32
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """In single precision, or in double where they are so already."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def full_precision(device: torch.device) -> Any:

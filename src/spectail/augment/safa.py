@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._core.dtypes import at_least_single
 from ..counts import CountsLike, as_counts
 
 
@@ -154,8 +155,7 @@ def augment(
     No gradient reaches ``features``. In the contrastive loss a moved feature must tell the direction it was moved along
     from those of all other samples of the batch, of its own class too: so a direction cannot stand for a class.
     """
-    features = features.detach()
-    features = features if features.dtype == torch.float64 else features.float()
+    features = at_least_single(features.detach())
     with torch.autocast(features.device.type, enabled=False):  # 1e-5 is lost in half precision
         directions, source = nets.read(features), features[pairs.tail]
         first, second = directions[pairs.first], directions[pairs.second]

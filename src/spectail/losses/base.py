@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .._core.distributed import find_group, summed
+from .._core.dtypes import at_least_single
 from ..targets import MixedTarget, check_target
 
 Target = Tensor | MixedTarget
@@ -77,7 +78,7 @@ class LabelLoss(WeightedLoss):
     def forward(self, logits: Tensor, target: Target) -> Tensor:
         self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = at_least_single(logits)
         if not torch.is_autocast_enabled(logits.device.type):
             return self._value(logits, target)
         with torch.autocast(logits.device.type, enabled=False):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._core.distributed import find_group, summed
+from .._core.dtypes import at_least_single
 from ..counts import CountsLike, as_counts
 from ..targets import MixedTarget, check_target
 from .base import Target, WeightedLoss, or_one
@@ -57,7 +58,7 @@ class GeometricMeanLoss(WeightedLoss):
         self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
-            logits = logits if logits.dtype == torch.float64 else logits.float()
+            logits = at_least_single(logits)
             log_q = (logits + self.log_prior.to(logits)).log_softmax(1)
             recall, mass = self._log_recalls(log_q, _masses(target, log_q, self.ignore_index))
             present = mass > 0

@@ -135,7 +135,7 @@ class Trainer:
         self.reporter.begin_epoch(step.stage.name, epoch, step.epochs, run.per_epoch, done)
         start, first = time.perf_counter(), done
         for group, images in run.groups():
-            self._optimise(group, images)
+            self.optimise(group, images)
             done += 1
             self.reporter.step(done, run.figures)
             if done < run.per_epoch and self._must_save():
@@ -147,7 +147,7 @@ class Trainer:
         self.progress.seconds += elapsed
         self._end_epoch(epoch, (done - first) * run.optim.batch_size / max(elapsed, 1e-9))
 
-    def _optimise(self, group: list[dict[str, Batch]], images: int) -> None:
+    def optimise(self, group: list[dict[str, Batch]], images: int) -> None:
         """One optimiser step, on one or more micro-batches with so many images on all ranks."""
         run, step = self.stage, self.stage.step
         for place, batches in enumerate(group):

@@ -14,31 +14,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .._core.distributed import rank_and_world, summed
-from .._utils.checks import within
-from ..augment.covariance import ClassCovariance, present
-from ..augment.isda import covariance_gradient, quadratic_forms
-from ..losses import CrossEntropyLoss, effective_number_weights
-from ..losses.ldam import margins
-from ..models.classifier import Classifier
-from ..targets import class_indices
-from .base import About, Method, Outcome, Stage, Step, Stream
-from .deferred import switch_epoch
-from .two_stage import TwoStage, TwoStageOptions
+from ..._core.distributed import rank_and_world, summed
+from ..._core.dtypes import at_least_single
+from ..._utils.checks import within
+from ...augment.covariance import ClassCovariance, Present, present
+from ...augment.isda import quadratic_forms
+from ...losses import CrossEntropyLoss, effective_number_weights
+from ...losses.ldam import margins
+from ...models.classifier import Classifier
+from ...targets import class_indices
+from ..base import About, Method, Outcome, Stage, Step, Stream
+from ..deferred import switch_epoch
+from ..two_stage import TwoStage, TwoStageOptions
+from .look_ahead import Augmented, Moving, Still, covariance_gradient, cut_off, smallest_eigenvalue
 
 if TYPE_CHECKING:
-    from ..data.loader import Batch
+    from ...data.loader import Batch
 
 RATE = 0.1
-"""Of the step ahead where the real one is not by SGD."""
+"""Learning rate of the step ahead where the real one is not by SGD."""
 LOOK = 20
 """Steps between looks at the smallest eigenvalue of full matrices, which costs more than the step itself."""
-PIECE = 64
-"""Images that a thread takes through a frozen backbone at once. Smaller maps are cheaper to allocate in a fresh process
-(a sixth of the pass for a ResNet-20 at batch 128), and cost nothing in one that has trained before."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +173,8 @@ class MetaSAug(TwoStage):
 
     def _per_class(self) -> str:
         """How many different images of a class there are: small classes have fewer than was asked for."""
-        found = self.counts.counts.clamp(max=self.options.meta_per_class)
-        low, high = int(found.min()), int(found.max())
+        images = self.counts.counts.clamp(max=self.options.meta_per_class)
+        low, high = int(images.min()), int(images.max())
         return f"{low} to {high} images" if low < high else f"{low} image{'s' if low > 1 else ''}"
 
     def _meta(self, batch: Batch, step: Step) -> Batch:
@@ -194,161 +191,67 @@ class MetaSAug(TwoStage):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         batch = batches["main"]
-        batch = batch._replace(labels=class_indices(batch.labels, "metasaug"))
+        labels = class_indices(batch.labels, "metasaug")
         if not self.active(step):
             logits = model(batch.images)
-            return Outcome(self.plain(logits, batch.labels), logits, batch.labels)
+            return Outcome(self.plain(logits, labels), logits, labels)
         meta = batches["meta"]
         meta = meta._replace(labels=class_indices(meta.labels, "the meta batch of metasaug"))
         features, logits = model(batch.images, features=True)
-        strength = self.options.strength * step.epoch / step.epochs
         moving = self.options.virtual == "all" and any(weight.requires_grad for weight in model.backbone.parameters())
         backbone = Moving(model.backbone, batch.images) if moving else Still(model.backbone, features, logits)
-        meta = self._meta(meta, step)
-        found = present(batch.labels, len(self.counts), step.known(batch))
-        _, classes, place = found
+        meta, strength = self._meta(meta, step), self.options.strength * step.epoch / step.epochs
+        classes = present(labels, len(self.counts), step.known(batch))
+        assert isinstance(model.head, nn.Linear)
         with torch.autocast(logits.device.type, enabled=False):
-            cov = self._corrected(model.head, backbone, batch.labels, meta, classes, place, strength, step)
-            raised = logits if logits.dtype == torch.float64 else logits.float()
-            raised = raised + strength / 2 * quadratic_forms(_matrix(model.head, raised), classes, cov)[place]
-            margin = self.margin.to(raised)[batch.labels, None]
-            loss = self.criterion(raised.scatter_add(1, batch.labels[:, None], -margin), batch.labels)
-        self.covariance.update(features.detach(), batch.labels, found)
-        return Outcome(loss, logits, batch.labels)
+            cov = self._corrected(model.head, backbone, labels, classes, meta, strength, step)
+            raised = at_least_single(logits)
+            forms = quadratic_forms(model.head.weight.to(raised), classes.classes, cov)
+            raised = raised + strength / 2 * forms[classes.slot]
+            margin = self.margin.to(raised)[labels, None]
+            loss = self.criterion(raised.scatter_add(1, labels[:, None], -margin), labels)
+        self.covariance.update(features.detach(), labels, classes)
+        return Outcome(loss, logits, labels)
 
     def _rate(self, step: Step) -> float:
-        """Of the step ahead, which is plain SGD whatever makes the real one."""
-        own, optimizer = self.options, step.optimizer
-        if own.virtual_lr is not None:
-            return own.virtual_lr
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        """Learning rate of the step ahead, which is plain SGD whatever makes the real one."""
+        if self.options.virtual_lr is not None:
+            return self.options.virtual_lr
+        optimizer = getattr(step.optimizer, "optimizer", step.optimizer)  # Accelerate wraps it
         return step.lr if isinstance(optimizer, torch.optim.SGD) else RATE
 
     def _corrected(
-        self, head: nn.Module, backbone: Still | Moving, labels: Tensor, meta: Batch, classes: Tensor, place: Tensor,
-        strength: float, step: Step,
+        self, head: nn.Linear, backbone: Still | Moving, labels: Tensor, classes: Present, meta: Batch, strength: float,
+        step: Step,
     ) -> Tensor:  # fmt: skip
         """Covariances of the classes of the batch, after the step against the gradient of the meta loss."""
-        own, weights = self.options, self.criterion.weight
+        weights = self.criterion.weight
         assert isinstance(weights, Tensor)
         each = weights.to(backbone.features)[labels]
-        totals = summed(each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels)))
-        cov = self.covariance.cov[classes].to(backbone.features)
+        weight, images, meta_images = summed(
+            each.sum(), each.new_full((), len(labels)), each.new_full((), len(meta.labels))
+        )
+        shares = each / (weight if self.options.weight_average == "weights" else images)
+        cov = self.covariance.cov[classes.classes].to(backbone.features)
+        batch = Augmented(labels, shares, self.margin, cov, classes.classes, classes.slot, strength)
         gradient, meta_loss = covariance_gradient(
-            head, backbone, labels, each / totals[0 if own.weight_average == "weights" else 1], self.margin, cov,
-            classes, place, strength, self._rate(step), meta.images, meta.labels, totals[2],
-        )  # fmt: skip
-        cov = cov - own.meta_lr * gradient
+            head, backbone, batch, self._rate(step), meta.images, meta.labels, meta_images
+        )
         step.log("meta_loss", meta_loss)
+        return self._checked(cov - self.options.meta_lr * gradient, step)
+
+    def _checked(self, cov: Tensor, step: Step) -> Tensor:
+        """Covariances with their negative eigenvalues cut off, if asked; the smallest one is logged."""
+        psd = self.options.psd
         if cov.ndim == 2:
             step.log("min_eigenvalue", cov.min())
-            return cov.clamp_min(0) if own.psd else cov
-        if own.psd:
+            return cov.clamp_min(0) if psd else cov
+        if psd:
             cov, smallest = cut_off(cov)
             step.log("min_eigenvalue", smallest)
-            return cov
-        if step.index % max(step.steps // step.epochs, 1) % LOOK == 0:
+        elif step.index % max(step.steps // step.epochs, 1) % LOOK == 0:
             step.log("min_eigenvalue", smallest_eigenvalue(cov))
         return cov
-
-
-def _matrix(head: nn.Module, like: Tensor) -> Tensor:
-    weight = head.weight
-    assert isinstance(weight, Tensor)
-    return weight.to(like)
-
-
-class _Backbone:
-    """Runs a backbone without a trace: with other weights if asked, and on copies of its running statistics."""
-
-    features: Tensor
-    logits: Tensor | None = None
-
-    def __init__(self, backbone: nn.Module, device: str) -> None:
-        self.backbone = backbone
-        self.autocast = torch.autocast(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
-
-    def run(self, images: Any, weights: dict[str, Tensor] | None = None) -> Tensor:
-        buffers = {name: buffer.clone() for name, buffer in self.backbone.named_buffers()}
-        with self.autocast:
-            found: Tensor = functional_call(self.backbone, {**buffers, **(weights or {})}, (images,))
-        return found if found.dtype == torch.float64 else found.float()
-
-
-class Still(_Backbone):
-    """A backbone that the step ahead leaves where it is. Features and logits of the batch are those of the real
-    pass, unless these were rounded."""
-
-    def __init__(self, backbone: nn.Module, features: Tensor, logits: Tensor) -> None:
-        super().__init__(backbone, features.device.type)
-        self.features = features.detach() if features.dtype == torch.float64 else features.detach().float()
-        self.logits = logits.detach() if logits.dtype == self.features.dtype else None
-
-    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
-        """Nothing moves."""
-
-    @torch.no_grad()
-    def meta(self, images: Any) -> Tensor:
-        if any(module.training for module in self.backbone.modules()):
-            return self.run(images)  # batch norm needs the images together, and its statistics must not notice
-        size = PIECE * torch.get_num_threads() if images.device.type == "cpu" else len(images)
-        with self.autocast:
-            found = torch.cat([self.backbone(part) for part in images.split(size)])
-        return found if found.dtype == torch.float64 else found.float()
-
-    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
-        return None
-
-
-class Moving(_Backbone):
-    """A backbone that makes the step ahead too: two more passes forward, two backward and one of second order."""
-
-    def __init__(self, backbone: nn.Module, images: Any) -> None:
-        super().__init__(backbone, images.device.type)
-        named = backbone.named_parameters()
-        self.weights = {name: value.detach().requires_grad_() for name, value in named if value.requires_grad}
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-            self.found = self.run(images, self.weights)
-        self.features = self.found.detach()
-
-    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
-        # the gradient is linear in this slope, and differentiating along v by it gives the derivative of the features
-        self.slope = (slope @ weight).requires_grad_()
-        values = list(self.weights.values())
-        self.gradients = torch.autograd.grad(
-            self.found, values, self.slope, create_graph=True, allow_unused=True, materialize_grads=True
-        )
-        moves = summed(*(gradient.detach() for gradient in self.gradients))
-        self.ahead = {
-            name: (value.detach() - lr * move).requires_grad_()
-            for (name, value), move in zip(self.weights.items(), moves, strict=True)
-        }
-
-    def meta(self, images: Any) -> Tensor:
-        with torch.enable_grad():
-            self.found = self.run(images, self.ahead)
-        return self.found.detach()
-
-    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
-        values = list(self.ahead.values())
-        found = torch.autograd.grad(self.found, values, slope @ weight, allow_unused=True, materialize_grads=True)
-        pairs = [(g, v) for g, v in zip(self.gradients, summed(*found), strict=True) if g.requires_grad]
-        if not pairs:
-            return None
-        gradients, along = zip(*pairs, strict=True)
-        return torch.autograd.grad(gradients, self.slope, along)[0]
-
-
-def smallest_eigenvalue(cov: Tensor) -> Tensor:
-    """Of several symmetric matrices. Waits for the device, which must tell whether the decomposition has worked."""
-    values: Tensor = torch.linalg.eigvalsh(cov)
-    return values.min()
-
-
-def cut_off(cov: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric matrices without their negative eigenvalues, and the smallest eigenvalue there was. Waits, too."""
-    values, vectors = torch.linalg.eigh(cov)
-    return (vectors * values.clamp_min(0)[:, None]) @ vectors.transpose(1, 2), values.min()
 
 
 def some_of_each(labels: Tensor, classes: int, number: int, generator: torch.Generator | None) -> Tensor:
