@@ -122,7 +122,7 @@ def test_the_version_of_the_code_follows_its_content_and_not_its_place(house):
     (house / "new_room").mkdir()
     (house / "losses" / "ldam.py").rename(house / "new_room" / "ldam.py")
     assert hash_of_code(house) == before
-    for room in ("cli/predict.py", "report/tables.py", "theory/gap.py"):
+    for room in ("cli/predict.py", "report/page.py", "diagnosis/tables.py"):
         (house / room).write_text("changed = 1\n")
     assert hash_of_code(house) == before
     moved = house / "new_room" / "ldam.py"
@@ -136,8 +136,8 @@ def test_a_new_room_counts_and_one_that_is_gone_is_noticed(house):
     before = hash_of_code(house)
     (house / "new.py").write_text("added = 1\n")
     assert hash_of_code(house) != before
-    (house / "theory").rename(house / "moved")
-    with pytest.raises(RuntimeError, match="leaves out theory, which .* does not have"):
+    (house / "diagnosis").rename(house / "moved")
+    with pytest.raises(RuntimeError, match="leaves out diagnosis, which .* does not have"):
         hash_of_code(house)
 
 
