@@ -110,7 +110,8 @@ def track(
         narrow = gap < NARROW
         limit = certain * (4.0 if narrow else max(1.0, TRUST * gap))
         value = rho * rho <= (NARROW_VALUE if narrow else VALUE) * eps * gap
-        good = stalled or (value and rho <= limit and rho <= limit * FORGIVING * search.reach(extent))
+        sharp = value and rho <= limit and (narrow or rho <= limit * FORGIVING * search.reach(extent))
+        good = stalled or sharp
         before = rho
         if good and gap < 0.3:
             # A runner-up this close may be the true top, not yet resolved: an eigenvalue lies within about
@@ -126,7 +127,7 @@ def track(
             search.add(search.double[search.size - 1])
     if rho > HOPELESS:
         return _afresh(rows, space)
-    triplet = search.finish(z, theta, extent, rho)
+    triplet = search.finish(z, theta, rho, None if sharp else extent)
     search.recycle(space)
     return triplet
 
@@ -278,13 +279,16 @@ class _Search:
         """How much of the touched columns lies along u. Their share of v is this small, so u must be this exact."""
         return _length(self.image()[self.touched.numpy()]) / extent if extent else 1.0
 
-    def finish(self, z: Array, theta: float, extent: float, rho: float) -> Triplet:
-        """The triplet after a power step, which is already there: z."""
+    def finish(self, z: Array, theta: float, rho: float, extent: float | None) -> Triplet:
+        """The triplet after a power step, which is already there: z.
+
+        With ``extent``, the norm of the touched columns, more power steps follow if they barely meet u.
+        """
         sign, unit = np.sign(z.sum()), max(theta, _tiny(z)) ** 0.5
         z, w = (sign * z).clip(0), sign * self.image()  # non-negative but for rounding, as the matrix is
         left = z / max(_length(z), _tiny(z))
         sigma, near = _length(z) / unit, self.new.dot(left)
-        if _length(near) < WEAK * extent:
+        if extent is not None and _length(near) < WEAK * extent:
             polished_left, image = polished(self.rows, torch.from_numpy(left), self.touched, unit, extent)
             left, w = polished_left.numpy(), image.numpy()
         else:
