@@ -111,7 +111,7 @@ def test_what_is_present():
 
 
 def test_wrong_input_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of full, diagonal; got 'dense'"):
+    with pytest.raises(ValueError, match="kind must be one of 'full', 'diagonal'; got 'dense'"):
         ClassCovariance(2, 2, "dense")
     with pytest.raises(ValueError, match=r"features must be \(N, 2\) with N labels; got \(3, 4\) and 3 labels"):
         ClassCovariance(2, 2).update(torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64))

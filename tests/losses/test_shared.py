@@ -368,10 +368,10 @@ def test_compiled_in_one_piece(kind, names):
 OPTIONS = [
     (lambda: FocalLoss(-1.0), "gamma must be"),
     (lambda: FocalLoss(float("nan")), "gamma must be"),
-    (lambda: FocalLoss(form="tanh"), "form must be one of softmax, sigmoid; got 'tanh'"),
+    (lambda: FocalLoss(form="tanh"), "form must be one of 'softmax', 'sigmoid'; got 'tanh'"),
     (lambda: FocalLoss(alpha=0.25), "alpha .*form='sigmoid'.* got 0.25"),
     (lambda: FocalLoss(form="sigmoid", alpha=1.5), "alpha must lie in .* got 1.5"),
-    (lambda: ClassBalancedLoss(COUNTS, base="hinge"), "base must be one of .*softmax-bce; got 'hinge'"),
+    (lambda: ClassBalancedLoss(COUNTS, base="hinge"), "base must be one of .*'softmax-bce'; got 'hinge'"),
     (lambda: ClassBalancedLoss(COUNTS, beta=1.5), "beta must lie in .* got 1.5"),
     (lambda: ClassBalancedLoss(COUNTS, beta=-0.1), "beta must lie in .* got -0.1"),
     (lambda: effective_number_weights(COUNTS, float("nan")), "beta must lie in .* got nan"),
@@ -380,7 +380,7 @@ OPTIONS = [
     (lambda: LDAMLoss(COUNTS, max_margin=-0.5), "max_margin must be .* got -0.5"),
     (lambda: LDAMLoss(COUNTS, scale=0.0), "scale .* got 0.5 and 0.0"),
     (lambda: LDAMLoss(COUNTS, scale=float("nan")), "scale .* nan"),
-    (lambda: GeometricMeanLoss(COUNTS, divide="some"), "divide must be one of present, all; got 'some'"),
+    (lambda: GeometricMeanLoss(COUNTS, divide="some"), "divide must be one of 'present', 'all'; got 'some'"),
     (lambda: LabelOverSmoothLoss(1.1), "delta must lie in .* got 1.1"),
     (lambda: LabelOverSmoothLoss(float("nan")), "delta must lie in .* got nan"),
 ]

@@ -122,7 +122,7 @@ def test_rates_and_moments_are_state_and_not_parameters(make):
 
 
 def test_an_unknown_level_is_refused():
-    with pytest.raises(ValueError, match="'class' or 'item'; got 'image'"):
+    with pytest.raises(ValueError, match="one of 'class', 'item'; got 'image'"):
         MetaSampler(ClassCounts(COUNTS), level="image")
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .._core import waits
 from .._core.distributed import find_group, summed
+from .._utils.checks import check_choice
 from ..targets import class_indices
 
 KINDS = ("full", "diagonal")
@@ -58,8 +59,7 @@ class ClassCovariance(nn.Module):
 
     def __init__(self, num_classes: int, num_features: int, kind: str = "full") -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
+        check_choice("kind", kind, KINDS)
         self.kind = kind
         shape = (num_classes, num_features)
         self.register_buffer("count", torch.zeros(num_classes, dtype=torch.int64))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .._core.distributed import find_group, summed
 from .._core.dtypes import at_least_single
+from .._utils.checks import check_choice
 from ..targets import MixedTarget, check_target
 
 Target = Tensor | MixedTarget
@@ -63,8 +64,7 @@ class LabelLoss(WeightedLoss):
 
     def __init__(self, weight: Tensor | None = None, average: str = "weights", ignore_index: int = -100) -> None:
         super().__init__(weight)
-        if average not in ("weights", "samples"):
-            raise ValueError(f"average must be 'weights' or 'samples'; got {average!r}.")
+        check_choice("average", average, ("weights", "samples"))
         self.average, self.ignore_index, self.sync = average, ignore_index, False
 
     def costs(self, logits: Tensor) -> Tensor:

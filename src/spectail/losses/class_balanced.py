@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._utils.checks import check_number
+from .._utils.checks import check_choice, check_number
 from ..counts import CountsLike, as_counts
 from .base import LabelLoss, log_others
 from .focal import sigmoid_focal
@@ -72,8 +72,7 @@ class ClassBalancedLoss(LabelLoss):
         **options: object,
     ):
         super().__init__(average=average, **options)  # type: ignore[arg-type]
-        if base not in BASES:
-            raise ValueError(f"base must be one of {', '.join(BASES)}; got {base!r}.")
+        check_choice("base", base, BASES)
         check_number(gamma=gamma)
         if not 0 <= gamma < math.inf:
             raise ValueError(f"gamma must be 0 or more and finite; got {gamma}.")

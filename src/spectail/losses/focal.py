@@ -7,7 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.checks import check_number
+from .._utils.checks import check_choice, check_number
 from .base import LabelLoss
 
 FORMS = ("softmax", "sigmoid")
@@ -39,8 +39,7 @@ class FocalLoss(LabelLoss):
         check_number(gamma=gamma, **({} if alpha is None else {"alpha": alpha}))
         if not 0 <= gamma < math.inf:
             raise ValueError(f"gamma must be 0 or more and finite; got {gamma}.")
-        if form not in FORMS:
-            raise ValueError(f"form must be one of {', '.join(FORMS)}; got {form!r}.")
+        check_choice("form", form, FORMS)
         if alpha is not None and (form != "sigmoid" or not 0 <= alpha <= 1):
             raise ValueError(f"alpha must lie in [0, 1] and belongs to form='sigmoid'; got {alpha} with {form!r}.")
         self.gamma, self.form, self.alpha = float(gamma), form, alpha

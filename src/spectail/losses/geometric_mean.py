@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._core.distributed import find_group, summed
 from .._core.dtypes import at_least_single
+from .._utils.checks import check_choice
 from ..counts import CountsLike, as_counts
 from ..targets import MixedTarget, check_target
 from .base import Target, WeightedLoss, or_one
@@ -49,8 +50,7 @@ class GeometricMeanLoss(WeightedLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(weight)
-        if divide not in DIVISORS:
-            raise ValueError(f"divide must be one of {', '.join(DIVISORS)}; got {divide!r}.")
+        check_choice("divide", divide, DIVISORS)
         self.divide, self.ignore_index, self.sync = divide, ignore_index, False
         self.register_buffer("log_prior", as_counts(class_counts, advice="Drop the class.").frequencies.log())
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._core import waits
+from .._utils.checks import check_choice
 from ..counts import ClassCounts
 
 
@@ -38,8 +39,7 @@ class MetaSampler(nn.Module):
 
     def __init__(self, counts: ClassCounts, power: float = 0.0, lr: float = 0.01, level: str = "class") -> None:
         super().__init__()
-        if level not in ("class", "item"):
-            raise ValueError(f"level must be 'class' or 'item'; got {level!r}.")
+        check_choice("level", level, ("class", "item"))
         self.lr, self.level = lr, level
         rates = initial_rates(counts, power)
         self.register_buffer("psi", torch.logit(rates).float())
