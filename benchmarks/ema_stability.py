@@ -98,6 +98,7 @@ def _panel(
     if predicted is not None:
         axes.plot(kept, predicted, "--", color="0.35", label=f"predicted: {formula}")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
     for mode in runs[0].measured:
         values = list(zip(*(curves(run, mode) for run in runs), strict=True))
         mean = [sum(several) / len(several) for several in values]
