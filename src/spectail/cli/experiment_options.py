@@ -11,13 +11,13 @@ from typing import Literal
 
 import tyro
 
+from ..data.catalog import ENTRIES
 from ..experiments.catalog import EXPERIMENTS, find_experiment
-from ..experiments.cost import NATURAL, SIZES
 from ..experiments.planning import Plan, Slice, make_plan
 from ..experiments.scales import Overrides, Scale
 from ..experiments.store import Record, open_store
 
-DATA_SETS = sorted({*SIZES, *NATURAL})
+DATA_SETS = sorted(entry.name for entry in ENTRIES)
 STORE = "runs/experiments.sqlite"
 
 

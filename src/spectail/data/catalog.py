@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from .._utils.names import nearest
 from .config import DataConfig
-from .sets.source import Source
+
+if TYPE_CHECKING:
+    from .sets.source import Source
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,12 @@ class Entry:
     """n_max under a profile; None for the most that the data supplies."""
     fixed: bool = False
     """Defined by its lists: cannot be cut."""
+    classes: int = 0
+    """Number of classes; 0 where the user's files decide."""
+    images: int = 0
+    """Training images of a set that cannot be cut."""
+    test: int = 0
+    """Test images; 0 where the user's files or options decide."""
     order: str = "label"
     cap: bool = False
     takes: frozenset[str] = frozenset()
@@ -41,18 +50,22 @@ class Entry:
 
 ENTRIES = [
     Entry("cifar10-lt", "CIFAR-10, exponential long tail", "cifar:open_source", "cifar", 100, 5000,
+          classes=10, test=10_000,
           takes=frozenset({"root", "image_column", "label_column"})),
     Entry("cifar100-lt", "CIFAR-100, exponential long tail", "cifar:open_source", "cifar", 100, 500,
+          classes=100, test=10_000,
           takes=frozenset({"root", "image_column", "label_column"})),
     Entry("tiny-imagenet-lt", "Tiny-ImageNet-200, exponential long tail", "tiny_imagenet:open_source", "tiny", 100, 500,
+          classes=200, test=10_000,
           takes=frozenset({"root"})),
     Entry("imagenet-lt", "ImageNet-LT by its official lists (Liu et al. 2019)", "imagenet_lt:open_source", "imagenet",
-          fixed=True, takes=frozenset({"root", "lists"})),
+          fixed=True, classes=1000, images=115_846, test=50_000, takes=frozenset({"root", "lists"})),
     Entry("imagenet-lt-exp", "ILSVRC-2012, exponential long tail: not the set above", "imagenet_lt:open_exponential",
-          "imagenet", 100, 1280, cap=True, takes=frozenset({"root"})),
+          "imagenet", 100, 1280, cap=True, classes=1000, test=50_000, takes=frozenset({"root"})),
     Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat",
-          fixed=True, takes=frozenset({"root", "lists"})),
+          fixed=True, classes=8_142, images=437_513, test=24_426, takes=frozenset({"root", "lists"})),
     Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs_lt:open_source", "glyphs", 100, 200,
+          classes=100,
           takes=frozenset({"num_classes"})),
 ]  # fmt: skip
 OWN = [

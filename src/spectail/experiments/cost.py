@@ -11,21 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..data.catalog import find
 from .planning import Plan
 from .record import Record
 from .runs import Run
 
-SIZES = {"cifar10-lt": (10, 5000), "cifar100-lt": (100, 500), "tiny-imagenet-lt": (200, 500),
-         "imagenet-lt-exp": (1000, 1280), "glyphs-lt": (100, 200)}  # fmt: skip
-"""Classes, and images of the largest."""
-NATURAL = {"inat2018": 437_513, "imagenet-lt": 115_846}
 SLOWER = {"bbn": 2.0, "concutmix": 3.0, "metasaug": 1.5, "cmo": 1.05, "wb": 1.3, "gml": 1.2, "balms": 1.3, "los": 1.3,
           "crt": 1.3, "lws": 1.3}  # fmt: skip
 """Roughly how much longer a method takes than plain training: second branches, views and stages."""
 SLOWER_ON_FEATURES = SLOWER | {"safa-r": 33.0}
 """The same where only a head is trained: 128 s against 3.9 s for SAFA-R, which draws new features at every step."""
-TEST_IMAGES = {"cifar10-lt": 10_000, "cifar100-lt": 10_000, "tiny-imagenet-lt": 10_000, "imagenet-lt-exp": 50_000,
-               "imagenet-lt": 50_000, "inat2018": 24_426}  # fmt: skip
 HEAD_STEP, AROUND = 3e-5, 2.0
 """Seconds per image of a linear head's step, and of a run beside its steps (loading, measuring, writing), both rough:
 12 epochs over 10,847 images took 3.5 to 6 s on one core, and 2.1 s around them."""
@@ -38,12 +33,13 @@ def training_images(data: dict[str, Any]) -> int | None:
         >>> training_images({"dataset": "cifar100-lt", "imbalance": 100.0})
         10847
     """
-    name, factor = data["dataset"], data.get("imbalance")
-    if name in NATURAL:
-        return NATURAL[name]
-    if name not in SIZES:
+    facts = find(data["dataset"])
+    if facts.fixed:
+        return facts.images
+    if facts.largest is None:
         return None
-    return int(_exponential(*SIZES[name], factor or 100.0) * (1 - data.get("val_fraction", 0.0)))
+    factor = data.get("imbalance") or facts.imbalance or 1.0
+    return int(_exponential(facts.classes, facts.largest, factor) * (1 - data.get("val_fraction", 0.0)))
 
 
 @cache
@@ -131,7 +127,7 @@ def feature_seconds(runs: Iterable[Run], step: float | None) -> float | None:
     images = [count for part in data if (count := training_images(part)) is not None]
     if step is None or not images:
         return None
-    return (max(images) + TEST_IMAGES.get(data[0]["dataset"], 0)) * step / 3
+    return (max(images) + find(data[0]["dataset"]).test) * step / 3
 
 
 def features_of(run: Run) -> FeatureSet | None:

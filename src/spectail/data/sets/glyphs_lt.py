@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..._utils.files import array_digest
+from ..catalog import find
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import Images
 from . import glyphs
 from .source import Source
 
-CLASSES, LARGEST, TEST = 100, 200, 40
+FACTS = find("glyphs-lt")
+TEST = 40  # images of each class
 
 
 class GlyphImages(Images):
@@ -44,9 +46,9 @@ class GlyphImages(Images):
 
 
 def open_source(config: DataConfig) -> Source:
-    size = CLASSES if config.num_classes is None else config.num_classes
+    size = FACTS.classes if config.num_classes is None else config.num_classes
     names = glyphs.class_names(size)
-    largest = max([config.max_per_class or LARGEST, *(config.counts or ())])
+    largest = max([config.max_per_class or FACTS.largest or 0, *(config.counts or ())])
     train = _whole("train", config.data_seed, size, largest, names)
     return Source(train, _whole("test", config.data_seed, size, TEST, names), drawn=True)
 

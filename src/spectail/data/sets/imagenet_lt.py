@@ -13,6 +13,7 @@ import numpy as np
 from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
+from ..catalog import find
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import FileImages, Texts
@@ -21,7 +22,7 @@ from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 
 LISTS = {split: f"ImageNet_LT_{split}.txt" for split in ("train", "val", "test")}
-IMAGES = {"train": 115_846, "val": 20_000, "test": 50_000}
+IMAGES = {"train": find("imagenet-lt").images, "val": 20_000, "test": find("imagenet-lt").test}
 PER_CLASS = {"val": 20, "test": 50}
 GROUPS = {"head": 385, "medium": 479, "tail": 136}
 OFFICIAL = {  # SHA-256 with LF line ends

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
 from ...counts import ClassCounts
+from ..catalog import find
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import FileImages, Texts
 from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 
-CLASSES, TRAIN, VAL = 8_142, 437_513, 24_426
+FACTS = find("inat2018")
+CLASSES = FACTS.classes
 LISTS = {"train": "iNaturalist18_train.txt", "val": "iNaturalist18_val.txt"}
 JSONS = {"train": "train2018.json", "val": "val2018.json"}
 
@@ -35,7 +37,7 @@ def open_source(config: DataConfig) -> Source:
             f"{folder} has neither {' and '.join(LISTS.values())} nor {' and '.join(JSONS.values())}. "
             "Put one pair there, or say where it is with --lists."
         )
-    for (split, (paths, labels)), expected in zip(parts.items(), (TRAIN, VAL), strict=True):
+    for (split, (paths, labels)), expected in zip(parts.items(), (FACTS.images, FACTS.test), strict=True):
         check_numbers(labels, folder / files[split])
         counts = ClassCounts(np.bincount(labels, minlength=2))
         if len(labels) != expected or len(counts) != CLASSES or int(counts.counts.min()) < 1:

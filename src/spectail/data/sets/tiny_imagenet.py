@@ -12,13 +12,15 @@ import numpy as np
 
 from ..._utils.errors import MissingData
 from ..._utils.files import file_digest
+from ..catalog import find
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import FileImages, Texts
 from .folder import read_folder
 from .source import Source, existing_folder
 
-CLASSES, PER_CLASS, TEST_PER_CLASS = 200, 500, 50
+FACTS = find("tiny-imagenet-lt")
+CLASSES, PER_CLASS, TEST_PER_CLASS = FACTS.classes, FACTS.largest, FACTS.test // FACTS.classes
 ANNOTATIONS = "val_annotations.txt"
 
 
