@@ -66,7 +66,7 @@ def engine(model: str, car: dict[str, Any], folder: Path) -> Trainer:
     config = from_dict(content)
     trainer = Trainer(config, RunFolder(config.output), Reporter(), interrupt)
     stage = trainer.stages[0]
-    trainer.stage = StageRun(stage, config, trainer.pieces, trainer.regulariser, trainer.generator, None)
+    trainer.stage = StageRun(stage, config, trainer.pieces, trainer.car_term, trainer.generator, None)
     return trainer
 
 

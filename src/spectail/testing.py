@@ -251,9 +251,7 @@ CHECKS: tuple[Check, ...] = (
 def begun(config: TrainConfig, stage: int = 0) -> Trainer:
     """A trainer that waits for the first step of a stage."""
     trainer = Trainer(config, RunFolder(config.output), Reporter(), Interruptible())
-    trainer.stage = StageRun(
-        trainer.stages[stage], config, trainer.pieces, trainer.regulariser, trainer.generator, None
-    )
+    trainer.stage = StageRun(trainer.stages[stage], config, trainer.pieces, trainer.car_term, trainer.generator, None)
     trainer.stage.learner.train()
     return trainer
 

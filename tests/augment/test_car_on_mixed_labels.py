@@ -18,7 +18,7 @@ from spectail import CAR, ClassCounts, MixedTarget
 from spectail.data.loader import Batch
 from spectail.methods import METHODS, Stage, Step
 from spectail.models.build import MODELS
-from spectail.training.car_term import Regulariser
+from spectail.training.car_term import CARTerm
 from spectail.training.loop import train
 
 O3_LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
@@ -240,14 +240,14 @@ def engine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", MIXING)
 def test_the_history_is_that_of_the_training_steps_and_of_nothing_else(name, engine, tmp_path, monkeypatch):
     """Validation, diagnostics, evaluation and the foreground images by themselves leave it alone."""
-    seen, plain, cars = [], Regulariser.forward, set()
+    seen, plain, cars = [], CARTerm.forward, set()
 
     def kept(self, outcome, step):
         seen.append((outcome.logits.detach().clone(), outcome.target))
         cars.add(self.car)
         return plain(self, outcome, step)
 
-    monkeypatch.setattr(Regulariser, "forward", kept)
+    monkeypatch.setattr(CARTerm, "forward", kept)
     changes = {"data__val_fraction": 0.2, "select_on": "val", "log_gradient": True, "log_cm_gap": True}
     train(settings(tmp_path / "run", method=name, car__enabled=True, **changes))
     (car,) = cars

@@ -153,14 +153,14 @@ def test_what_the_search_chose_is_what_car_balanced_does():
 
 
 def test_car_balanced_by_name_is_the_cell_of_the_trade_off():
-    from spectail.training.car_term import make_regulariser
+    from spectail.training.car_term import make_car_term
     from spectail.training.config_io import from_dict
 
     cell = next(cell for cell in find_experiment("trade-off").cells if cell.label == "car-balanced, tau 0.75")
     written = from_dict(merged(method_settings(cell.method), nested(cell.changes)))
     by_name = from_dict({"method": "car-balanced"})
     counts = ClassCounts([50, 20, 3])
-    made = [make_regulariser(config, counts, find_method(config.method)) for config in (written, by_name)]
+    made = [make_car_term(config, counts, find_method(config.method)) for config in (written, by_name)]
     assert made[0].alpha == made[1].alpha
     assert made[0].car.__dict__.keys() == made[1].car.__dict__.keys()
     for name in ("beta", "ema", "kind", "r0", "prior_shift", "weighting", "normalize_weights", "ema_start", "mixed"):

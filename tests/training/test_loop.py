@@ -385,7 +385,7 @@ def test_the_gradient_is_logged_on_a_batch_of_all_frequent_classes(tmp_path, mon
         seen.append(next(iter(batches)).labels)
         return 0.0
 
-    monkeypatch.setattr("spectail.training.loop.regulariser_gradient", spy)
+    monkeypatch.setattr("spectail.training.loop.car_gradient", spy)
     config = settings(tmp_path / "run", method="car", log_gradient=True, data__max_per_class=200, data__imbalance=10.0)
     train(config)
     counts = load(config.data).counts.counts
@@ -411,9 +411,9 @@ def test_car_starts_late_and_rises(tmp_path):
     assert "spectral_norm" in lines[0]  # its history moves from the start
     assert lines[1]["car"] > 0
     from spectail.methods.base import Step
-    from spectail.training.car_term import Regulariser
+    from spectail.training.car_term import CARTerm
 
-    regulariser = Regulariser(load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).counts, config.car)
+    regulariser = CARTerm(load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).counts, config.car)
     found = [regulariser.weight(Step(Stage(), epochs=3, index=index, steps=15)) for index in range(15)]
     assert found == pytest.approx([0.0] * 5 + [0.4, 0.8, 1.2, 1.6, 2.0] + [2.0] * 5)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..counts import ClassCounts
 from . import longtail
 from .catalog import Entry, check_options, find
-from .checks import Settled, Track, settle, silent
+from .checks import CheckedImages, Track, check_images, silent
 from .config import DataConfig
 from .image_set import ImageSet
 from .images import FileImages
@@ -81,27 +81,27 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     if config.data_seed and not _draws(config, source, rule):
         raise ValueError(f"--data-seed means nothing for {config.dataset}: nothing is drawn. Leave it out.")
     splits = {"train": train, "test": test} | ({"val": val} if val is not None else {})
-    settled, checks = _settle(splits, config, track)
+    checked, checks = _check_splits(splits, config, track)
     manifest = Manifest(
         dataset=_portable(config.dataset),
         rule=rule,
         classes=list(train.names),
         splits={
             name: Split.of(data, result.contents, splits[name].images.take(result.kept).index_digest())
-            for name, (data, result) in settled.items()
+            for name, (data, result) in checked.items()
         },
         ranks=ranks,
-        groups=describe_groups(settled["train"][0].counts, config.groups),
-        statistics=describe_statistics(settled["train"][0]),
+        groups=describe_groups(checked["train"][0].counts, config.groups),
+        statistics=describe_statistics(checked["train"][0]),
         files=source.files,
         notes=notes,
         checks=checks,
         options=_options(config),
         version=_version(),
     )
-    held = settled["val"][0] if val is not None else None
-    contents = {name: result.contents for name, (_, result) in settled.items()}
-    return Data(settled["train"][0], settled["test"][0], held, manifest, entry.transform, contents)
+    held = checked["val"][0] if val is not None else None
+    contents = {name: result.contents for name, (_, result) in checked.items()}
+    return Data(checked["train"][0], checked["test"][0], held, manifest, entry.transform, contents)
 
 
 def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, dict[str, Any], str | None]:
@@ -157,13 +157,13 @@ def _check_classes(train: ImageSet, test: ImageSet) -> None:
             raise ValueError(f"{counts.describe(label)} has no training image{also}. Add some or remove the class.")
 
 
-def _settle(
+def _check_splits(
     splits: dict[str, ImageSet], config: DataConfig, track: Track
-) -> tuple[dict[str, tuple[ImageSet, Settled]], dict[str, Any]]:
+) -> tuple[dict[str, tuple[ImageSet, CheckedImages]], dict[str, Any]]:
     """Read or check the images of every split; note what is broken, and images that are in two places."""
-    done: dict[str, tuple[ImageSet, Settled]] = {}
+    done: dict[str, tuple[ImageSet, CheckedImages]] = {}
     for name, data in splits.items():
-        result = settle(
+        result = check_images(
             data.images, in_memory=config.in_memory, check=config.check, skip_broken=config.skip_broken, track=track
         )
         done[name] = ImageSet(result.images, data.labels[result.kept], data.names), result
@@ -176,14 +176,14 @@ def _settle(
     return done, checks
 
 
-def _how_much(config: DataConfig, done: dict[str, tuple[ImageSet, Settled]]) -> str:
+def _how_much(config: DataConfig, done: dict[str, tuple[ImageSet, CheckedImages]]) -> str:
     if all(result.contents is not None for _, result in done.values()):
         return "all images"
     return "none" if config.check == "none" else "a sample"
 
 
 def _duplicates(
-    contents: dict[str, NDArray[np.uint64] | None], done: dict[str, tuple[ImageSet, Settled]]
+    contents: dict[str, NDArray[np.uint64] | None], done: dict[str, tuple[ImageSet, CheckedImages]]
 ) -> dict[str, Any] | None:
     """Images of one split that are in another one too, and equal training images under two labels."""
     if any(values is None for values in contents.values()):

@@ -134,9 +134,7 @@ def batch_of(
              "output": folder, "optim": {"batch_size": 32, "epochs": 1}} | more
         )  # fmt: skip
         trainer = Trainer(config, RunFolder(config.output), Reporter(), Interruptible())
-        trainer.stage = StageRun(
-            trainer.stages[0], config, trainer.pieces, trainer.regulariser, trainer.generator, None
-        )
+        trainer.stage = StageRun(trainer.stages[0], config, trainer.pieces, trainer.car_term, trainer.generator, None)
         trainer.stage.learner.train()
     trainer.method.begin_epoch(trainer.stage.step)
     (batches, *_), _ = next(trainer.stage.groups())

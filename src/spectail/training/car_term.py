@@ -16,7 +16,7 @@ from .config import CARConfig, TrainConfig
 OWN = {"enabled", "preset", "alpha", "start_epoch", "warmup_epochs", "stages"}
 
 
-class Regulariser(nn.Module):
+class CARTerm(nn.Module):
     """alpha(step) * CAR(logits, target). The history moves from the first step on, also before alpha does."""
 
     def __init__(self, counts: ClassCounts, config: CARConfig, prior_shift: float = 0.0) -> None:
@@ -53,9 +53,9 @@ class Regulariser(nn.Module):
         return term
 
 
-def make_regulariser(config: TrainConfig, counts: ClassCounts, entry: Entry) -> Regulariser | None:
+def make_car_term(config: TrainConfig, counts: ClassCounts, entry: Entry) -> CARTerm | None:
     """CAR if the method includes it or ``--car`` asks for it."""
     if not (config.car.enabled or entry.car):
         return None
     shift = float(getattr(config.options, "tau", 1.0)) if entry.prior_shift else 0.0
-    return Regulariser(counts, config.car, shift)
+    return CARTerm(counts, config.car, shift)

@@ -7,10 +7,10 @@ from torch import nn
 
 from ..car import CAR
 from ..data.loader import Loader
-from ..functional import soft_confusion
+from ..theory.gap import data_confusion
 
 
-def regulariser_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
+def car_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
     """Norm of the gradient of CAR alone, with weight 1, with respect to the model, on the first of these batches.
 
     CAR is in evaluation mode for it, so its history does not move.
@@ -29,26 +29,9 @@ def regulariser_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
 @torch.no_grad()
 def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
     """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode."""
-    size = car.num_classes
-    total = torch.zeros(size, size, dtype=torch.float64)
-    seen = torch.zeros(size, dtype=torch.float64)
     was_training = model.training
     model.eval()
-    kind = car.kind
-    for batch in batches:
-        logits = model(batch.images) + car.prior_shift * car.log_prior
-        confusion = soft_confusion(
-            logits,
-            batch.labels,
-            gamma=kind.gamma,
-            competitors=kind.competitors,
-            surrogate=kind.form,
-            temperature=kind.temperature,
-        )
-        here = torch.bincount(batch.labels, minlength=size).cpu().double()
-        total += confusion.cpu().double() * here  # its columns are means over the batch
-        seen += here
+    whole = data_confusion(car, ((model(batch.images), batch.labels) for batch in batches))
     model.train(was_training)
-    total /= seen.clamp(min=1)
-    distance = float((car.confusion.cpu().double() - total).norm())
-    return {"cm_gap": distance, "cm_gap_relative": distance / max(float(total.norm()), 1e-12)}
+    distance = float((car.confusion.cpu().double() - whole).norm())
+    return {"cm_gap": distance, "cm_gap_relative": distance / max(float(whole.norm()), 1e-12)}

@@ -21,9 +21,9 @@ from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint
 from .build import make_pieces
-from .car_term import make_regulariser
+from .car_term import make_car_term
 from .config import TrainConfig, check_config, check_every_class, check_stages
-from .diagnostics import cm_gap, regulariser_gradient
+from .diagnostics import car_gradient, cm_gap
 from .evaluate import evaluate, rank_share
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
@@ -82,7 +82,7 @@ class Trainer:
         for text in self.method.disclosures().values():
             reporter.start(f"note: {text}")
         self.counts = self.pieces.splits["train"].counts
-        self.regulariser = make_regulariser(config, self.counts, self.pieces.entry)
+        self.car_term = make_car_term(config, self.counts, self.pieces.entry)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.progress = Progress()
         self.watch = Watch()
@@ -107,7 +107,7 @@ class Trainer:
         self.accelerator.init_trackers("spectail")  # not before: a refused run must leave another one's folder alone
         while True:
             stage = self.stages[self.progress.stage]
-            self.stage = StageRun(stage, self.config, self.pieces, self.regulariser, self.generator, state)
+            self.stage = StageRun(stage, self.config, self.pieces, self.car_term, self.generator, state)
             if state is not None:
                 checkpoint.restore_random_state(state["random"])  # building things has drawn some
             state = None
@@ -190,7 +190,7 @@ class Trainer:
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
             self._select(entry, epoch)
         if run.car is not None and self.config.log_gradient:
-            entry["car_gradient_norm"] = regulariser_gradient(run.model, run.car.car, self._spread_batch())
+            entry["car_gradient_norm"] = car_gradient(run.model, run.car.car, self._spread_batch())
         if run.car is not None and self.config.log_cm_gap:
             entry |= cm_gap(run.model, run.car.car, self._train_batches())
         if self.accelerator.is_main_process:

@@ -17,7 +17,7 @@ from ..methods.base import Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
 from .average import WeightAverage
 from .build import Pieces
-from .car_term import Regulariser
+from .car_term import CARTerm
 from .config import TrainConfig
 from .optim import make_optimizer, make_schedule
 
@@ -42,7 +42,7 @@ class StageRun:
         stage: Stage,
         config: TrainConfig,
         pieces: Pieces,
-        regulariser: Regulariser | None,
+        car_term: CARTerm | None,
         generator: torch.Generator,
         state: dict[str, Any] | None,
     ) -> None:
@@ -65,7 +65,7 @@ class StageRun:
         learner = Learner(self.model, self.method)
         optimizer = make_optimizer(learner, self.optim, self.method.undecayed(self.model))
         self.schedule = make_schedule(optimizer, self.optim, epochs * self.per_epoch, self.per_epoch)
-        self.car = regulariser if regulariser is not None and regulariser.runs_in(stage) else None
+        self.car = car_term if car_term is not None and car_term.runs_in(stage) else None
         if self.car is not None:
             self.car.car.reset()
             self.car.to(self.accelerator.device)
