@@ -63,6 +63,6 @@ def __getattr__(name: str) -> Any:
     """Names are imported when they are first used: transforms bring torchvision, which takes seconds."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value

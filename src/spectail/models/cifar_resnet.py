@@ -45,8 +45,8 @@ class CifarResNet(nn.Module):
         channels, stages = 16, []
         for width, stride in ((16, 1), (32, 2), (64, 2)):
             blocks = []
-            for place in range((depth - 2) // 6):
-                blocks.append(Block(channels, width, stride if place == 0 else 1))
+            for i in range((depth - 2) // 6):
+                blocks.append(Block(channels, width, stride if i == 0 else 1))
                 channels = width
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
@@ -56,5 +56,5 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm1(self.conv1(x)))
-        found: Tensor = self.stages(x).mean((2, 3))
-        return found
+        features: Tensor = self.stages(x).mean((2, 3))
+        return features

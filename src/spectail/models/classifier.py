@@ -16,9 +16,9 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor, *, features: bool = False) -> Any:
-        found = self.backbone(images)
-        logits = self.head(found)
-        return (found, logits) if features else logits
+        vectors = self.backbone(images)
+        logits = self.head(vectors)
+        return (vectors, logits) if features else logits
 
     def freeze_backbone(self, frozen: bool = True, *, drift: bool = False) -> None:
         """Train the head only. A frozen backbone also stays in evaluation mode, so its statistics do not drift, unless

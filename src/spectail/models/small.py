@@ -20,8 +20,8 @@ class SmallCNN(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layers(x).mean((2, 3))
-        return found
+        features: Tensor = self.layers(x).mean((2, 3))
+        return features
 
 
 class _Convolution(nn.Module):
@@ -50,6 +50,7 @@ class SmallViT(nn.Module):
             raise ValueError(f"img_size must be a multiple of patch_size; got {img_size} and {patch_size}.")
         self.num_features = width
         self.patches = nn.Conv2d(3, width, patch_size, patch_size)
+        # the position embedding; its name is in the weights of saved runs
         self.place = nn.Parameter(torch.zeros(1, (img_size // patch_size) ** 2, width))
         nn.init.trunc_normal_(self.place, std=0.02)
         self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
@@ -61,8 +62,8 @@ class SmallViT(nn.Module):
             raise ValueError(
                 f"small-vit was built for {self.place.shape[1]} patches; the images have {tokens.shape[1]}."
             )
-        found: Tensor = self.norm(self.blocks(tokens + self.place)).mean(1)
-        return found
+        features: Tensor = self.norm(self.blocks(tokens + self.place)).mean(1)
+        return features
 
 
 class _Block(nn.Module):

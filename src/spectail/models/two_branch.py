@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .classifier import Classifier
 
-PLACES = ("stages", "layer4", "layers", "blocks", "features")
+CONTAINERS = ("stages", "layer4", "layers", "blocks", "features")
 
 
 class Branches(nn.Module):
@@ -26,45 +26,45 @@ class Branches(nn.Module):
     def forward(self, x: Tensor, *rest: Any, **options: Any) -> Tensor:
         if self.use == "both":
             return torch.cat([self.conventional(x, *rest, **options), self.rebalancing(x, *rest, **options)])
-        found: Tensor = getattr(self, self.use)(x, *rest, **options)
-        return found
+        output: Tensor = getattr(self, self.use)(x, *rest, **options)
+        return output
 
 
 class TwoBranchClassifier(Classifier):
     """One linear head on the features of both branches. ``model(images)`` sends the same image through both."""
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, place: str | None = None) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, block_path: str | None = None) -> None:
         super().__init__(backbone, head)
-        self.place = last_block(backbone) if place is None else place
+        self.block_path = last_block(backbone) if block_path is None else block_path
         try:
-            block = backbone.get_submodule(self.place)
+            block = backbone.get_submodule(self.block_path)
         except AttributeError:
             raise ValueError(
-                f"the {type(backbone).__name__} has no block {self.place!r} to be doubled. {_advice(backbone)}"
+                f"the {type(backbone).__name__} has no block {self.block_path!r} to be doubled. {_advice(backbone)}"
             ) from None
-        parent, _, name = self.place.rpartition(".")
+        parent, _, name = self.block_path.rpartition(".")
         setattr(backbone.get_submodule(parent), name, Branches(block))
 
     @property
     def branches(self) -> Branches:
-        found = self.backbone.get_submodule(self.place)
-        assert isinstance(found, Branches)
-        return found
+        branches = self.backbone.get_submodule(self.block_path)
+        assert isinstance(branches, Branches)
+        return branches
 
     def branch(self, images: Tensor, which: str) -> Tensor:
         """Features of one branch."""
         branches = self.branches
         branches.use = which
         try:
-            found: Tensor = self.backbone(images)
+            features: Tensor = self.backbone(images)
         finally:
             branches.use = "both"
-        return found
+        return features
 
     def forward(self, images: Tensor, *, features: bool = False) -> Any:
-        found = self.backbone(images).unflatten(0, (2, -1)).transpose(0, 1).flatten(1)
-        logits = self.head(found)
-        return (found, logits) if features else logits
+        joined = self.backbone(images).unflatten(0, (2, -1)).transpose(0, 1).flatten(1)
+        logits = self.head(joined)
+        return (joined, logits) if features else logits
 
 
 def last_block(backbone: nn.Module) -> str:
@@ -75,7 +75,7 @@ def last_block(backbone: nn.Module) -> str:
         >>> last_block(CifarResNet(32))
         'stages.2.4'
     """
-    for start in PLACES:
+    for start in CONTAINERS:
         module: nn.Module | None = getattr(backbone, start, None)
         if not isinstance(module, nn.Module):
             continue

@@ -59,6 +59,6 @@ def evaluate(
     own = torch.cat(kept).numpy()
     parts = gather_object([own]) if world > 1 else [own]
     logits_all = np.empty((len(data), own.shape[1]), dtype=np.float32)
-    for place, part in enumerate(parts):
-        logits_all[place::world] = part
+    for rank_of_part, part in enumerate(parts):
+        logits_all[rank_of_part::world] = part
     return metrics.compute(), logits_all

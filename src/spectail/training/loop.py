@@ -150,8 +150,8 @@ class Trainer:
     def optimise(self, group: list[dict[str, Batch]], images: int) -> None:
         """One optimiser step, on one or more micro-batches with so many images on all ranks."""
         run, step = self.stage, self.stage.step
-        for place, batches in enumerate(group):
-            last = place == len(group) - 1
+        for i, batches in enumerate(group):
+            last = i == len(group) - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(run.learner):
                 run.recent = size = len(batches["main"].labels)
                 outcome = run.learner(batches, step)
@@ -208,10 +208,10 @@ class Trainer:
         split = "test" if self.config.select_on == "test" else "val"
         if split not in self.pieces.splits:
             return
-        found, _ = self._evaluate(self.method.inference(self.stage.current()), split)
-        entry |= {f"{split}_{key}": found[key] for key in ("overall", "balanced", "head", "medium", "tail")}
-        if self.config.select_on != "last" and (self.progress.best is None or found["balanced"] > self.progress.best):
-            self.progress.best, self.progress.best_epoch = found["balanced"], epoch
+        figures, _ = self._evaluate(self.method.inference(self.stage.current()), split)
+        entry |= {f"{split}_{key}": figures[key] for key in ("overall", "balanced", "head", "medium", "tail")}
+        if self.config.select_on != "last" and (self.progress.best is None or figures["balanced"] > self.progress.best):
+            self.progress.best, self.progress.best_epoch = figures["balanced"], epoch
             if self.accelerator.is_main_process:
                 self.folder.save_model(self.stage.current().state_dict(), "best.safetensors")
 
@@ -269,13 +269,14 @@ class Trainer:
             self.accelerator.wait_for_everyone()
             return None
         self.folder.check_manifest(manifest)
-        found = checkpoint.newest(self.folder.checkpoints)
-        state = checkpoint.load(found, self.accelerator.process_index) if found is not None else None
+        newest = checkpoint.newest(self.folder.checkpoints)
+        state = checkpoint.load(newest, self.accelerator.process_index) if newest is not None else None
         if state is not None:
             self.progress = Progress(**state["progress"])
         if self.accelerator.is_main_process:
             self.folder.keep_lines(self.progress.lines)
-        self.reporter.start(f"going on from {found.name}" if found is not None else "no checkpoint yet: beginning anew")
+        going_on = "no checkpoint yet: beginning anew" if newest is None else f"going on from {newest.name}"
+        self.reporter.start(going_on)
         return state
 
     def _must_save(self) -> bool:
@@ -290,15 +291,15 @@ class Trainer:
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
         """Stop on a loss that is not a number."""
-        found = self.watch.look(total, self.progress.steps, self.stage.step.epoch, batches)
-        if found is None:
+        broken = self.watch.look(total, self.progress.steps, self.stage.step.epoch, batches)
+        if broken is None:
             return
         path = self.config.output / "diverged.pt"
-        indices = {name: values.tolist() for name, values in found.indices.items()}
+        indices = {name: values.tolist() for name, values in broken.indices.items()}
         with whole_file(path) as temporary:
             checkpoint.write_tensors({"indices": indices} | self.stage.state(), temporary)
         raise ValueError(
-            f"the loss is {found.loss.item()} at step {found.step}, epoch {found.epoch}; training stops. "
+            f"the loss is {broken.loss.item()} at step {broken.step}, epoch {broken.epoch}; training stops. "
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
 
