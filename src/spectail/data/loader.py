@@ -216,11 +216,7 @@ class Loader:
         return Batch(images, waits.sent(self.labels[rows], self.device), rows)
 
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
-        if not self.images:
-            return (self._bare(order, start) for start in starts)
-        if isinstance(self.data, FeatureSet):
-            return (self._features(self.data, order, start) for start in starts)
-        if self._fast is not None:
+        if not self.images or isinstance(self.data, FeatureSet) or self._fast is not None:
             return (self._at_once(order, start) for start in starts)
         keys = np.arange(len(order))
         shares = _Shares(self, order, keys, starts)
@@ -255,23 +251,21 @@ class Loader:
             yield self._moved(batch)
 
     def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
-        assert self._fast is not None
-        assert self._stored is not None
+        """A batch that needs no file: labels only, features, or images in memory."""
         rows = torch.from_numpy(self._share(order, start).copy())
-        draws = None
-        if self.sampler is not None:  # numbers for the global batch, of which each rank takes its rows
-            size = min(self.batch_size * self.world_size, self.length - start)
-            generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
-            draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
-        return Batch(self._fast(self._stored, rows, draws), waits.sent(self.labels[rows], self.device), rows)
-
-    def _bare(self, order: NDArray[np.int64], start: int) -> Batch:
-        rows = torch.from_numpy(self._share(order, start).copy())
-        return Batch(None, waits.sent(self.labels[rows], self.device), rows)
-
-    def _features(self, data: FeatureSet, order: NDArray[np.int64], start: int) -> Batch:
-        rows = torch.from_numpy(self._share(order, start).copy())
-        return Batch(waits.sent(data.features[rows], self.device), waits.sent(self.labels[rows], self.device), rows)
+        images: Any = None
+        if self.images and isinstance(self.data, FeatureSet):
+            images = waits.sent(self.data.features[rows], self.device)
+        elif self.images:
+            assert self._fast is not None
+            assert self._stored is not None
+            draws = None
+            if self.sampler is not None:  # numbers for the global batch, of which each rank takes its rows
+                size = min(self.batch_size * self.world_size, self.length - start)
+                generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
+                draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
+            images = self._fast(self._stored, rows, draws)
+        return Batch(images, waits.sent(self.labels[rows], self.device), rows)
 
     def _moved(self, batch: Batch | Failure) -> Batch:
         if isinstance(batch, Failure):
