@@ -20,7 +20,7 @@ from .lists import check_inside, check_numbers, read_list
 from .source import Source, existing_folder
 
 FACTS = find("inat2018")
-CLASSES = FACTS.classes
+CLASSES, TRAIN, VAL = FACTS.classes, FACTS.images, FACTS.test
 LISTS = {"train": "iNaturalist18_train.txt", "val": "iNaturalist18_val.txt"}
 JSONS = {"train": "train2018.json", "val": "val2018.json"}
 
@@ -37,7 +37,7 @@ def open_source(config: DataConfig) -> Source:
             f"{folder} has neither {' and '.join(LISTS.values())} nor {' and '.join(JSONS.values())}. "
             "Put one pair there, or say where it is with --lists."
         )
-    for (split, (paths, labels)), expected in zip(parts.items(), (FACTS.images, FACTS.test), strict=True):
+    for (split, (paths, labels)), expected in zip(parts.items(), (TRAIN, VAL), strict=True):
         check_numbers(labels, folder / files[split])
         counts = ClassCounts(np.bincount(labels, minlength=2))
         if len(labels) != expected or len(counts) != CLASSES or int(counts.counts.min()) < 1:
