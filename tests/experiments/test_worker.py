@@ -62,8 +62,7 @@ def test_a_run_that_fails_is_kept_with_its_reason_and_the_rest_goes_on(tmp_path,
     assert failed.error == "--lr must be more than 0; got -1.0."
     assert "failed: ce on glyphs-lt" in said[0]
     again, said, _ = work(store, tmp_path, bad)
-    assert said == ["failed earlier: ce on glyphs-lt IF 4, small-cnn, scratch, seed 0: --lr -1.0 must be a positive "
-                    "number."]  # fmt: skip
+    assert said == [f"failed earlier: ce on glyphs-lt IF 4, small-cnn, scratch, seed 0: {failed.error}"]
     assert (again.done, again.failed, store.records()[failed.key].attempts) == (0, 1, 1)
     work(store, tmp_path, bad, retry=True)
     assert store.records()[failed.key].attempts == 2
