@@ -28,7 +28,7 @@ def place(tmp_path_factory):
 
 
 SLICE = ["--dataset", "glyphs-lt", "--imbalance", "100", "--method", "ce", "car",
-         "--img-size", "16", "--model", "small-cnn"]  # fmt: skip
+         "--model", "test_vit"]  # fmt: skip
 
 
 def width(file):
@@ -130,7 +130,7 @@ def test_a_second_run_trains_nothing(capsys, place):
 def test_status_says_what_else_the_store_holds_and_why_it_failed(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = tmp_path / "s t.sqlite"
-    arguments = [*SLICE[:-5], "--epochs", "1", "--seeds", "7", "--device", "cpu", "--store", str(name)]
+    arguments = [*SLICE[:-3], "--epochs", "1", "--seeds", "7", "--device", "cpu", "--store", str(name)]
     # no such model: the run fails at once
     code, out, err = say(capsys, "run", "combinations", *arguments, "--model", "no-such-model", "--threads", "1")
     assert code == 1
@@ -193,7 +193,7 @@ def gone(pid):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_a_signal_to_the_parent_stops_its_workers_which_give_their_runs_back(tmp_path):
-    parent = subprocess.Popen(run_words(tmp_path, "--epochs", "500", "--batch-size", "8"), env=environment(),
+    parent = subprocess.Popen(run_words(tmp_path, "--epochs", "500"), env=environment(),
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     deadline = time.time() + 300
     while len(list((tmp_path / "runs").glob("*/config.yaml"))) < 2:  # both train
