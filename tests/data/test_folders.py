@@ -198,7 +198,6 @@ def test_cap(tmp_path):
 def test_profiles_and_counts(tmp_path):
     split_folders(tmp_path, dict.fromkeys("abcd", 16), dict.fromkeys("abcd", 2))
     assert load(f"folder:{tmp_path}", imbalance=4, profile="step").counts.tolist() == [16, 16, 4, 4]
-    assert load(f"folder:{tmp_path}", imbalance=16, profile="pareto").counts.tolist() == [16, 4, 1, 1]
     assert load(f"folder:{tmp_path}", counts=(1, 9, 16, 2)).counts.tolist() == [1, 9, 16, 2]
 
 

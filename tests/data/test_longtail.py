@@ -4,14 +4,13 @@ import hashlib
 import itertools
 import math
 import time
-from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from spectail import ClassCounts
-from spectail.data.longtail import check_supply, exponential, hold_out, pareto, profile, select, step
+from spectail.data.longtail import check_supply, exponential, hold_out, profile, select, step
 
 SIZES = {"cifar10": (10, 5000), "cifar100": (100, 500), "tiny200": (200, 500)}  # classes, images of each
 FACTORS = (10, 50, 100, 200)
@@ -215,7 +214,7 @@ def test_the_last_class_keeps_its_image_where_float32_or_logspace_loses_it():
         assert exponential(images, classes, factor)[-1] == images // factor
 
 
-@pytest.mark.parametrize("rule", [exponential, step, pareto])
+@pytest.mark.parametrize("rule", [exponential, step])
 def test_the_last_class_is_the_exact_quotient(rule):
     """Also where 1 / IF times n_max falls just short of a whole number, as 49 * (1 / 49) does."""
     wrong = [
@@ -245,41 +244,12 @@ def test_step(classes, factor):
     assert counts[classes // 2 :] == [low] * (classes - classes // 2)
 
 
-def exact_pareto(largest, classes, factor):
-    """With 60 digits. The exponent is irrational as a rule, and exact where IF is a power of K."""
-    with localcontext() as context:
-        context.prec = 60
-        power = Decimal(factor).ln() / Decimal(classes).ln()
-        shares = [Decimal(largest) * (-power * Decimal(i + 1).ln()).exp() for i in range(classes)]
-        return [int(share + Decimal("1e-40")) for share in shares]
-
-
-@pytest.mark.parametrize("factor", [1, 2, 10, 100, 256, 500])
-@pytest.mark.parametrize(("largest", "classes"), [(500, 100), (1280, 1000), (5000, 10), (1000, 7), (4900, 100)])
-def test_pareto(largest, classes, factor):
-    counts = pareto(largest, classes, factor)
-    assert counts == exact_pareto(largest, classes, factor)
-    assert (len(counts), counts[0], counts[-1]) == (classes, largest, largest // factor)
-    assert all(a >= b for a, b in itertools.pairwise(counts))
-
-
-def test_pareto_of_power_one_and_two_is_a_plain_fraction():
-    assert pareto(4900, 100, 100) == [4900 // i for i in range(1, 101)]
-    assert pareto(90_000, 10, 100) == [90_000 // i**2 for i in range(1, 11)]
-
-
-def test_pareto_is_heavier_at_both_ends_than_exponential():
-    power, exponent = pareto(500, 100, 100), exponential(500, 100, 100)
-    assert all(a <= b for a, b in zip(power, exponent, strict=True))
-    assert power[5] < exponent[5] / 2  # falls at once
-
-
-@pytest.mark.parametrize("rule", [exponential, step, pareto])
+@pytest.mark.parametrize("rule", [exponential, step])
 def test_no_imbalance_is_all_classes_alike(rule):
     assert rule(70, 6, 1) == [70] * 6
 
 
-@pytest.mark.parametrize("rule", [exponential, step, pareto])
+@pytest.mark.parametrize("rule", [exponential, step])
 @pytest.mark.parametrize(
     ("factor", "words"),
     [
@@ -303,10 +273,10 @@ def test_a_bad_imbalance_is_refused_in_words(rule, factor, words):
 # --- profiles under what there is ---
 
 
-@pytest.mark.parametrize("name", ["exponential", "step", "pareto"])
+@pytest.mark.parametrize("name", ["exponential", "step"])
 @pytest.mark.parametrize("factor", [1, 1.7, 5, 10, 64])
 def test_the_default_largest_is_the_largest_that_fits(name, factor):
-    rule = {"exponential": exponential, "step": step, "pareto": pareto}[name]
+    rule = {"exponential": exponential, "step": step}[name]
     generator = np.random.default_rng(3)
     for _ in range(40):
         available = generator.integers(0, 90, generator.integers(2, 9)).tolist()
@@ -321,7 +291,6 @@ def test_the_default_largest_is_the_largest_that_fits(name, factor):
 def test_profile_of_equal_classes_is_the_plain_rule():
     assert profile("exponential", [500] * 100, 100) == [int(n) for n in COUNTS["cifar100", 100].split()]
     assert profile("step", [500] * 4, 10) == [500, 500, 50, 50]
-    assert profile("pareto", [500] * 5, 100) == [500, 68, 21, 9, 5]
 
 
 def test_profile_with_a_given_largest_does_not_look_at_the_supply():
@@ -331,7 +300,7 @@ def test_profile_with_a_given_largest_does_not_look_at_the_supply():
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("exp", {}, r"one of exponential, step, pareto; got 'exp'"),
+        ("exp", {}, r"one of exponential, step; got 'exp'"),
         ("step", {"largest": 0}, "largest class must be 1 or more; got 0"),
         ("step", {"largest": -3}, "largest class must be 1 or more; got -3"),
     ],

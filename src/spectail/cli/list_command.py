@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -20,20 +19,10 @@ class List:
 
     what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes", "augment"]] = "datasets"
     """What to list: datasets, methods, models, recipes or augment."""
-    show: Path | None = None
-    """With augment: write a picture of batches before and after each augmentation to this PNG file."""
-    dataset: str = "glyphs-lt"
-    """Data set of the picture."""
-    root: Path | None = None
-    """Folder of its files."""
 
 
 def run(arguments: list[str]) -> None:
-    asked = read_flags(List, "spectail list", arguments)
-    what = asked.what
-    if asked.show is not None:
-        _show(asked)
-        return
+    what = read_flags(List, "spectail list", arguments).what
     tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes, "augment": augmentations}
     console, table = Console(), tables[what]()
     if len(table.columns) < 5 or console.width >= 140:
@@ -44,20 +33,6 @@ def run(arguments: list[str]) -> None:
         console.print(f"[bold]{row[0]}[/bold]  {row[1]}")
         for column, cell in zip(table.columns[2:], row[2:], strict=True):
             console.print(Padding(f"{column.header}: {cell or 'none'}", (0, 0, 0, 4)))
-
-
-def _show(asked: List) -> None:
-    if asked.what != "augment" or asked.show is None or asked.show.suffix.lower() != ".png":
-        raise ValueError(f"--show goes with `spectail list augment` and takes a .png file; got {asked.show}.")
-    from ..methods.registry import ENTRIES  # noqa: PLC0415
-    from ..report.gallery import save  # noqa: PLC0415
-
-    save(asked.show, {"dataset": asked.dataset} | ({"root": str(asked.root)} if asked.root is not None else {}))
-    features = [entry.name for entry in ENTRIES if "feature augmentation" in entry.about().kind]
-    Console().print(
-        f"{asked.show}: real batches before and after each augmentation, with the label mass of each image. "
-        f"{' and '.join(features)} change features and not images, so there is nothing of them to see."
-    )
 
 
 def augmentations() -> Table:

@@ -74,7 +74,7 @@ def name_of(manifest: Manifest) -> str:
     parts = [manifest.dataset.replace(":", "-")]
     if "imbalance" in rule:
         parts.append(f"if{rule['imbalance']:g}")
-    if rule["profile"] in ("step", "pareto", "given"):
+    if rule["profile"] in ("step", "given"):
         parts.append(rule["profile"])
     if rule.get("selection") == "first-n":
         parts.append("first-n")

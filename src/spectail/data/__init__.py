@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .image_set import ImageSet
     from .images import ArrayImages, BrokenImage
     from .loader import Batch, Loader
-    from .longtail import exponential, hold_out, pareto, select, step
+    from .longtail import exponential, hold_out, select, step
     from .manifest import Manifest
     from .samplers import SAMPLERS, LongTailSampler, class_probabilities
     from .transforms import PRESETS, Preset, Views, preset
@@ -26,7 +26,7 @@ _HOMES = {
     "image_set": ["ImageSet"],
     "datasets": ["Data", "load"],
     "loader": ["Batch", "Loader"],
-    "longtail": ["exponential", "hold_out", "pareto", "select", "step"],
+    "longtail": ["exponential", "hold_out", "select", "step"],
     "manifest": ["Manifest"],
     "samplers": ["SAMPLERS", "LongTailSampler", "class_probabilities"],
     "transforms": ["PRESETS", "Preset", "Views", "preset"],
@@ -52,7 +52,6 @@ __all__ = [
     "exponential",
     "hold_out",
     "load",
-    "pareto",
     "preset",
     "select",
     "step",

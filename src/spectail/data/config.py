@@ -18,7 +18,7 @@ class DataConfig:
     imbalance: float | None = None
     """Largest class over smallest class. By default the usual factor of a benchmark; data of your own stay as they
     are."""
-    profile: Literal["exponential", "step", "pareto"] = "exponential"
+    profile: Literal["exponential", "step"] = "exponential"
     """Shape of the long tail."""
     counts: tuple[int, ...] | None = None
     """Images per class, one number for each class, instead of a profile. By default the profile decides."""

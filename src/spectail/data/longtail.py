@@ -44,23 +44,7 @@ def step(largest: int, num_classes: int, imbalance: float) -> list[int]:
     return [largest] * half + [int(largest / check_imbalance(imbalance))] * (num_classes - half)
 
 
-def pareto(largest: int, num_classes: int, imbalance: float) -> list[int]:
-    """A power law over ranks, n_i = int(n_max * (i + 1)^(-a)), with a chosen so that n_max / n_last is IF.
-
-    Heavier at both ends than the exponential: few large classes and a long flat tail. ImageNet-LT was drawn from a
-    Pareto distribution too, but its list file, not this formula, defines it.
-
-    Example:
-        >>> pareto(500, 5, imbalance=100)
-        [500, 68, 21, 9, 5]
-    """
-    power = math.log(check_imbalance(imbalance)) / math.log(num_classes)
-    # a share that is a whole number may come out just below it, hence the little extra
-    counts = [int(largest * (i + 1) ** -power + 1e-9) for i in range(num_classes - 1)]
-    return [*counts, int(largest / imbalance)]
-
-
-RULES = {"exponential": exponential, "step": step, "pareto": pareto}
+RULES = {"exponential": exponential, "step": step}
 PROFILES = tuple(RULES)
 
 
