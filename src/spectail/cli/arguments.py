@@ -106,6 +106,8 @@ def placeholder(hint: Any) -> str:
         >>> placeholder(Literal["a", "b"] | None), placeholder(tuple[int, ...]), placeholder(bool)
         ('a|b', 'N ...', '')
     """
+    if _is_annotated(hint):
+        return placeholder(typing.get_args(hint)[0])
     inside = [one for one in typing.get_args(hint) if one is not type(None)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return "True|False" if inside == [bool] else placeholder(inside[0])

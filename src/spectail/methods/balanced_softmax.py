@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
-from .._utils.checks import within
+from .._utils.checks import Limits
 from ..losses import BalancedSoftmaxLoss
 from .base import About
 from .deferred import Deferrable, LossOptions
@@ -14,12 +15,8 @@ from .deferred import Deferrable, LossOptions
 
 @dataclass(frozen=True)
 class BalancedSoftmaxOptions(LossOptions):
-    tau: float = 1.0
+    tau: Annotated[float, Limits(0, 10)] = 1.0
     """Strength of the class prior in the loss; 1 is Balanced Softmax."""
-
-    def check(self) -> None:
-        super().check()
-        within("tau", self.tau, 0, 10)
 
 
 class BalancedSoftmax(Deferrable):

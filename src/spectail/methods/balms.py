@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .._core import waits
 from .._core.distributed import rank_and_world, summed
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne, Limits, NotNegative
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
 from .base import About, Outcome, Stage, Step, Stream
@@ -34,22 +34,16 @@ class BALMSOptions(TwoStageOptions):
     """Batches of the second stage: drawn by learned rates, or plainly shuffled (decoupled Balanced Softmax)."""
     meta_data: Literal["train", "val"] = "train"
     """Where class-balanced meta batches come from."""
-    meta_batch_size: int | None = None
+    meta_batch_size: AtLeastOne | None = None
     """Images in a meta batch (default: the batch size of the stage)."""
-    meta_lr: float = 0.01
+    meta_lr: NotNegative = 0.01
     """Learning rate of Adam, which moves the sampling rates."""
-    meta_power: float = 0.0
+    meta_power: Annotated[float, Limits(0, 2)] = 0.0
     """Rates begin at (class frequency)^-power; 0 makes them equal."""
     meta_draw: Literal["class", "item"] = "class"
     """Draw a class and then an image, or among all images as the authors do (slow: batch size x images)."""
-    stage2_batch_size: int | None = 512
+    stage2_batch_size: AtLeastOne | None = 512
     stage2_norm: Literal["frozen", "drift"] = "drift"
-
-    def check(self) -> None:
-        super().check()
-        within("meta-batch-size", self.meta_batch_size, 1)
-        within("meta-lr", self.meta_lr, 0)
-        within("meta-power", self.meta_power, 0, 2)
 
 
 class BALMS(TwoStage):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import check_limits
 from ..counts import ClassCounts
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
@@ -38,7 +39,8 @@ class Options:
     """A method's own options; they become flags of the command line."""
 
     def check(self) -> None:
-        """Raise ValueError, with a sentence, for values that cannot work."""
+        """Raise ValueError, with a sentence, for values that cannot work, as those outside the limits of their type."""
+        check_limits(self)
 
 
 @dataclass(frozen=True)

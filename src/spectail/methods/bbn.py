@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne
 from ..models.classifier import Classifier
 from ..models.two_branch import TwoBranchClassifier
 from ..targets import MixedTarget
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BBNOptions(Options):
-    horizon: int | None = None
+    horizon: AtLeastOne | None = None
     """Epoch at which the emphasis would have moved over completely (default: the last; for 90 and 180 epochs 100 and
     200, as in the authors' settings)."""
     count_from: Literal["code", "paper"] = "code"
     """Epochs in the formula of the emphasis: from 0 as in the authors' code, or from 1 as in the paper."""
     branch_at: str | None = None
     """Name of the block of the network that is doubled (default: the last one)."""
-
-    def check(self) -> None:
-        within("horizon", self.horizon, 1)
 
 
 class BBN(Method):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from .._utils.checks import Limits
 from ..car_loss import BALANCED_TAU
 from .balanced_softmax import BalancedSoftmax, BalancedSoftmaxOptions
 from .base import About
@@ -12,7 +13,7 @@ from .base import About
 
 @dataclass(frozen=True)
 class CARBalancedOptions(BalancedSoftmaxOptions):
-    tau: float = BALANCED_TAU
+    tau: Annotated[float, Limits(0, 10)] = BALANCED_TAU
     """Strength of the class prior, in the loss and in the logits that CAR sees."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from .._core.distributed import rank_and_world
-from .._utils.checks import within
+from .._utils.checks import Limits, Positive, Proportion
 from ..augment.mixing import Draws, paste
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
@@ -20,25 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CMOOptions(BaseLossOptions):
-    probability: float = 0.5
+    probability: Proportion = 0.5
     """Share of the batches that are pasted into."""
-    mix_alpha: float = 1.0
+    mix_alpha: Positive = 1.0
     """Parameter of the Beta distribution that the mixing ratio is drawn from."""
-    foreground_exponent: float = 1.0
+    foreground_exponent: Annotated[float, Limits(-10, 10)] = 1.0
     """Foreground images are drawn with weight n^-exponent: 1 makes classes equally likely (the code), 2 rare ones
     likelier (the paper's formula read literally)."""
-    plain_first: int = 4
+    plain_first: Annotated[int, Limits(0)] = 4
     """Epochs without pasting at the start."""
-    plain_last: int = 3
+    plain_last: Annotated[int, Limits(0)] = 3
     """Epochs without pasting at the end. Both shrink in runs of fewer than nine epochs."""
-
-    def check(self) -> None:
-        super().check()
-        within("probability", self.probability, 0, 1)
-        within("mix-alpha", self.mix_alpha, 0, open_low=True)
-        within("foreground-exponent", self.foreground_exponent, -10, 10)
-        within("plain-first", self.plain_first, 0)
-        within("plain-last", self.plain_last, 0)
 
 
 class CMO(OnBaseLoss):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._core.distributed import rank_and_world
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne, NotNegative, Positive, Proportion
 from ..augment.balanced_contrastive import balanced_contrastive
 from ..augment.mixing import Draws, paste
 from ..augment.rectify import rectify
@@ -35,41 +35,32 @@ class ConCutMixOptions(Options):
     mode: Literal["full", "lite"] = "full"
     """full has three views, a contrastive loss and logit adjustment. lite has one view, pasting and rectified labels,
     and measures distances between features and class vectors."""
-    tau: float | None = None
+    tau: NotNegative | None = None
     """Strength of the class prior in the loss; 1 is Balanced Softmax (default: 0.9 in full, 0, which is plain cross
     entropy, in lite)."""
-    probability: float = 0.5
+    probability: Proportion = 0.5
     """Share of the batches that are pasted into."""
-    mix_alpha: float = 1.0
+    mix_alpha: Positive = 1.0
     """Parameter of the Beta distribution that the mixing ratio is drawn from."""
-    class_weight: float = 2.0
+    class_weight: NotNegative = 2.0
     """Weight of the classification loss in the full mode."""
-    contrast_weight: float = 0.6
+    contrast_weight: NotNegative = 0.6
     """Weight of the contrastive loss, which belongs to the full mode, as does every option of it."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Temperature of the contrastive loss."""
-    width: int = 128
+    width: AtLeastOne = 128
     """Number of dimensions of the contrastive space."""
-    rectify_from: float = 0.5
+    rectify_from: Proportion = 0.5
     """Share of the epochs after which labels are rectified."""
-    omega: float | None = None
+    omega: NotNegative | None = None
     """Strength of the rectification (default: number of classes / 5 / 255, as the authors')."""
-    top: int | None = None
+    top: AtLeastOne | None = None
     """Classes that a rectified label may lean to (default: 3 of up to 10 classes, 30 of more, as the authors')."""
     projection_norm: Literal["batch", "layer"] = "batch"
     """Normalisation in the projection heads; choose layer for fewer than 32 images a process."""
 
     def check(self) -> None:
-        within("probability", self.probability, 0, 1)
-        within("mix-alpha", self.mix_alpha, 0, open_low=True)
-        within("temperature", self.temperature, 0, open_low=True)
-        within("rectify-from", self.rectify_from, 0, 1)
-        within("tau", self.tau, 0)
-        within("class-weight", self.class_weight, 0)
-        within("contrast-weight", self.contrast_weight, 0)
-        within("omega", self.omega, 0)
-        within("width", self.width, 1)
-        within("top", self.top, 1)
+        super().check()
         if self.mode == "lite":
             for field in fields(self):
                 if field.name in CONTRASTIVE and getattr(self, field.name) != field.default:

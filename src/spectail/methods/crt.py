@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .._utils.checks import Positive
 from .base import About, Stage, Stream
 from .two_stage import TwoStage, TwoStageOptions
 
 
 @dataclass(frozen=True)
 class CRTOptions(TwoStageOptions):
-    stage2_lr: float = 0.2
+    stage2_lr: Positive = 0.2
     stage2_norm: Literal["frozen", "drift"] = "drift"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .._utils.checks import within
+from .._utils.checks import Proportion
 from ..losses import effective_number_weights
 from ..losses.base import LabelLoss
 from .base import Method, Options, Stage, Step, Stream
@@ -17,14 +17,10 @@ class DeferOptions(Options):
 
     defer: Literal["none", "reweight", "resample"] = "none"
     """What changes late in training: classes weigh by effective number (DRW), or are sampled equally often (DRS)."""
-    defer_at: float = 0.8
+    defer_at: Proportion = 0.8
     """Share of the epochs after which that begins."""
-    defer_beta: float = 0.9999
+    defer_beta: Proportion = 0.9999
     """Beta of the effective number."""
-
-    def check(self) -> None:
-        within("defer-at", self.defer_at, 0, 1)
-        within("defer-beta", self.defer_beta, 0, 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from .._utils.checks import within
+from .._utils.checks import NotNegative, Proportion
 from ..losses import FocalLoss
 from ..models.classifier import Classifier
 from .base import About
@@ -17,20 +17,17 @@ from .deferred import Deferrable, LossOptions
 
 @dataclass(frozen=True)
 class FocalOptions(LossOptions):
-    gamma: float = 1.0
+    gamma: NotNegative = 1.0
     """Focusing parameter: the higher it is, the less easy samples count."""
     form: Literal["softmax", "sigmoid"] = "softmax"
     """Form of the loss: softmax as in long-tailed recognition, or sigmoid as in the original."""
-    focal_alpha: float | None = None
+    focal_alpha: Proportion | None = None
     """Weight of the label's own term in the sigmoid form."""
 
     def check(self) -> None:
         super().check()
-        within("gamma", self.gamma, 0)
-        if self.focal_alpha is not None:
-            within("focal-alpha", self.focal_alpha, 0, 1)
-            if self.form != "sigmoid":
-                raise ValueError("--focal-alpha belongs to the sigmoid form: pass --form sigmoid, or leave it out.")
+        if self.focal_alpha is not None and self.form != "sigmoid":
+            raise ValueError("--focal-alpha belongs to the sigmoid form: pass --form sigmoid, or leave it out.")
 
 
 def rare_start(head: nn.Module, classes: int) -> nn.Module:
@@ -40,17 +37,10 @@ def rare_start(head: nn.Module, classes: int) -> nn.Module:
     return head
 
 
-class Focal(Deferrable):
-    about = About(venue="ICCV 2017")
-    options = FocalOptions()
+class MaybeSigmoid(Deferrable):
+    """A method whose loss may be a sum over sigmoids, for which the head begins as in :func:`rare_start`."""
 
-    def make_criterion(self) -> nn.Module:
-        options = self.options
-        return FocalLoss(options.gamma, options.form, options.focal_alpha)
-
-    @property
-    def sigmoid(self) -> bool:
-        return self.options.form == "sigmoid"
+    sigmoid: bool
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         head = super().make_head(kind, in_features)
@@ -58,3 +48,13 @@ class Focal(Deferrable):
 
     def undecayed(self, model: Classifier) -> list[nn.Parameter]:
         return [model.head.bias] if self.sigmoid and isinstance(model.head, nn.Linear) else []
+
+
+class Focal(MaybeSigmoid):
+    about = About(venue="ICCV 2017")
+    options = FocalOptions()
+
+    def make_criterion(self) -> nn.Module:
+        options = self.options
+        self.sigmoid = options.form == "sigmoid"
+        return FocalLoss(options.gamma, options.form, options.focal_alpha)

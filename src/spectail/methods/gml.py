@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import AtLeastOne
 from ..losses import BalancedSoftmaxLoss, ClassBalancedLoss, GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
@@ -34,7 +35,7 @@ class GMLOptions(TwoStageOptions):
     old_prior: Literal["auto", "remove", "keep"] = "auto"
     """Whether the log prior is taken off the old head's logits, which is right for cross entropy, or kept, which is
     right for a head that was made for equally frequent classes. auto goes by the method of the --stage1 run."""
-    stage2_batch_size: int | None = 512
+    stage2_batch_size: AtLeastOne | None = 512
     """Batch size of the second stage, which should be large against the number of classes."""
 
     def check(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from .._utils.checks import within
+from .._utils.checks import Limits
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from .base import About
@@ -16,14 +16,10 @@ from .deferred import Deferrable, LossOptions
 
 @dataclass(frozen=True)
 class LogitAdjustmentOptions(LossOptions):
-    tau: float = 1.0
+    tau: Annotated[float, Limits(0, 10)] = 1.0
     """Strength of the class prior."""
     mode: Literal["post-hoc", "training"] = "post-hoc"
     """Subtract tau log prior at inference, or add it in training (with tau 1 that is balanced-softmax)."""
-
-    def check(self) -> None:
-        super().check()
-        within("tau", self.tau, 0, 10)
 
 
 class Adjusted(nn.Module):

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from .._utils.checks import NotNegative, Positive
 from ..losses import LabelOverSmoothLoss
 from .base import About
 from .two_stage import TwoStage, TwoStageOptions
@@ -16,8 +17,8 @@ from .two_stage import TwoStage, TwoStageOptions
 class LOSOptions(TwoStageOptions):
     delta: float = 0.98
     """Share of the label that is spread over all classes; it should rise with their number."""
-    stage2_lr: float = 5e-4
-    stage2_weight_decay: float = 0.0
+    stage2_lr: Positive = 5e-4
+    stage2_weight_decay: NotNegative = 0.0
     stage2_norm: Literal["frozen", "drift"] = "drift"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from .._core import waits
 from .._core.distributed import rank_and_world
-from .._utils.checks import within
+from .._utils.checks import Limits, Positive, Proportion
 from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
 from ..models.classifier import Classifier
@@ -24,19 +24,13 @@ if TYPE_CHECKING:
 class ReMixOptions(BaseLossOptions):
     mix: Literal["mixup", "cutmix"] = "mixup"
     """How images are mixed."""
-    mix_alpha: float = 1.0
+    mix_alpha: Positive = 1.0
     """Parameter of the Beta distribution that the mixing ratio is drawn from; 0.4 for iNaturalist."""
-    kappa: float = 3.0
+    kappa: Annotated[float, Limits(1)] = 3.0
     """How many times larger a class must be for its label to give way."""
-    tau: float = 0.5
+    tau: Proportion = 0.5
     """The rarer image must make up more than 1 - tau of the mix; 0 is plain mixup or CutMix."""
     weight_average: Literal["weights", "samples"] = "samples"
-
-    def check(self) -> None:
-        super().check()
-        within("mix-alpha", self.mix_alpha, 0, open_low=True)
-        within("kappa", self.kappa, 1)
-        within("tau", self.tau, 0, 1)
 
 
 class ReMix(OnBaseLoss):

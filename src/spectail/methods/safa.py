@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .._core import waits
 from .._core.distributed import rank_and_world
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne, NotNegative, Positive, Proportion
 from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_classes
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
@@ -33,37 +33,27 @@ class SAFAOptions(BaseLossOptions):
     """Margin of the rarest class in ldam."""
     head_share: float = 0.2
     """Share of the classes, largest first, that directions are taken from; the others are the tail."""
-    start: float = 0.8
+    start: Proportion = 0.8
     """Share of the epochs after which the classifier learns from moved features; the networks learn from the first."""
-    copies: int = 1
+    copies: AtLeastOne = 1
     """Moved features for each tail sample of a batch."""
-    code_size: int | None = None
+    code_size: AtLeastOne | None = None
     """Width of a direction (default: that of the features, 128 at most)."""
-    augmented_weight: float = 1.0
+    augmented_weight: NotNegative = 1.0
     """Factor of the loss of moved features."""
-    recycle_weight: float = 0.1
+    recycle_weight: NotNegative = 0.1
     """Factor of the recycling loss."""
-    contrastive_weight: float = 0.1
+    contrastive_weight: NotNegative = 0.1
     """Factor of the contrastive loss."""
-    mode_weight: float = 0.01
+    mode_weight: NotNegative = 0.01
     """Factor of the mode-seeking loss."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Temperature of the contrastive loss."""
-    mode_clamp: float = 10.0
+    mode_clamp: Positive = 10.0
     """Largest ratio in the mode-seeking loss."""
     car_rows: Literal["real", "all"] = "real"
     """What CAR looks at: real samples, or moved features too."""
     defer: Literal["none", "reweight", "resample"] = "reweight"
-
-    def check(self) -> None:
-        super().check()
-        within("start", self.start, 0, 1)
-        within("copies", self.copies, 1)
-        within("code-size", self.code_size, 1)
-        within("temperature", self.temperature, 0, open_low=True)
-        within("mode-clamp", self.mode_clamp, 0, open_low=True)
-        for name in ("augmented_weight", "recycle_weight", "contrastive_weight", "mode_weight"):
-            within(name.replace("_", "-"), getattr(self, name), 0)
 
 
 class SAFA(OnBaseLoss):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import nn
 
-from .._utils.checks import within
+from .._utils.checks import Limits
 from ..models.classifier import Classifier
 from .base import About
 from .deferred import Deferrable, LossOptions
@@ -15,12 +16,8 @@ from .deferred import Deferrable, LossOptions
 
 @dataclass(frozen=True)
 class TauNormOptions(LossOptions):
-    tau: float = 1.0
+    tau: Annotated[float, Limits(0, 10)] = 1.0
     """Power of the length: 0 leaves the vectors, 1 makes them all of length one."""
-
-    def check(self) -> None:
-        super().check()
-        within("tau", self.tau, 0, 10)
 
 
 class TauNorm(Deferrable):

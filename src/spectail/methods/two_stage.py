@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import nn
 
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne, NotNegative, Positive
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
 from .base import Method, Options, Outcome, Stage, Step
@@ -21,24 +21,18 @@ if TYPE_CHECKING:
 class TwoStageOptions(Options):
     """The second stage."""
 
-    stage2_epochs: int | None = None
+    stage2_epochs: AtLeastOne | None = None
     """Length of the second stage in epochs (default: that of the method's own recipe, scaled with --epochs)."""
-    stage2_lr: float = 0.1
+    stage2_lr: Positive = 0.1
     """Learning rate of the second stage."""
-    stage2_weight_decay: float = 5e-4
+    stage2_weight_decay: NotNegative = 5e-4
     """Weight decay in the second stage."""
-    stage2_batch_size: int | None = None
+    stage2_batch_size: AtLeastOne | None = None
     """Batch size of the second stage (default: that of the run)."""
     stage2_schedule: Literal["cosine", "cosine-epochs", "constant"] = "cosine"
     """Schedule of the second stage; cosine-epochs moves once an epoch and is one epoch ahead, as in some code."""
     stage2_norm: Literal["frozen", "drift"] = "frozen"
     """Running statistics of the frozen backbone in the second stage: kept, or following the batches."""
-
-    def check(self) -> None:
-        within("stage2-epochs", self.stage2_epochs, 1)
-        within("stage2-batch-size", self.stage2_batch_size, 1)
-        within("stage2-lr", self.stage2_lr, 0, open_low=True)
-        within("stage2-weight-decay", self.stage2_weight_decay, 0)
 
 
 class TwoStage(Method):

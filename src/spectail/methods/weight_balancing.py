@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from .._utils.checks import within
+from .._utils.checks import NotNegative, Positive, Proportion
 from ..losses import ClassBalancedLoss
 from ..models.classifier import Classifier
 from .base import About, Step
@@ -18,22 +18,17 @@ from .two_stage import TwoStage, TwoStageOptions
 
 @dataclass(frozen=True)
 class WeightBalancingOptions(TwoStageOptions):
-    beta: float = 0.9999
+    beta: Proportion = 0.9999
     """Beta of the effective number in the class-balanced loss."""
     loss: Literal["softmax-bce", "softmax"] = "softmax-bce"
     """The form of that loss: the authors' code, or the paper's (then tune --stage2-weight-decay anew)."""
-    threshold: float = 0.1
+    threshold: Proportion = 0.1
     """Where between the shortest and the longest class vector the cap lies."""
     project: Literal["step", "epoch"] = "step"
     """How often vectors are cut to the cap: the paper, or the authors' demonstration."""
-    stage2_lr: float = 0.01
-    stage2_weight_decay: float = 0.1
+    stage2_lr: Positive = 0.01
+    stage2_weight_decay: NotNegative = 0.1
     stage2_norm: Literal["frozen", "drift"] = "drift"
-
-    def check(self) -> None:
-        super().check()
-        within("threshold", self.threshold, 0, 1)
-        within("beta", self.beta, 0, 1)
 
 
 class WeightBalancing(TwoStage):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..._core.distributed import rank_and_world, summed
 from ..._core.dtypes import at_least_single
-from ..._utils.checks import within
+from ..._utils.checks import AtLeastOne, NotNegative, Positive, Proportion
 from ...augment.covariance import ClassCovariance, Present, present
 from ...augment.isda import quadratic_forms
 from ...losses import CrossEntropyLoss, effective_number_weights
@@ -40,53 +40,45 @@ LOOK = 20
 
 @dataclass(frozen=True)
 class MetaSAugOptions(TwoStageOptions):
-    start: float = 0.8
+    start: Proportion = 0.8
     """Share of the epochs before which training is plain cross entropy."""
-    strength: float = 0.75
+    strength: NotNegative = 0.75
     """Strength of the augmentation at the end of training; it rises from 0 in the first epoch."""
-    meta_lr: float = 0.1
+    meta_lr: NotNegative = 0.1
     """Step of the covariances against the gradient of the meta loss."""
     covariance: Literal["auto", "full", "diagonal"] = "auto"
     """Form of the covariances. auto is diagonal from 1,000 classes or 384 features on, and else full."""
     virtual: Literal["head", "all"] = "head"
     """What the step ahead moves: the head, or the whole network (about five times the cost of a step)."""
-    virtual_lr: float | None = None
+    virtual_lr: Positive | None = None
     """Learning rate of the step ahead (default: the current one under SGD; else 0.1, as AdamW's is too small to matter
     in a plain step)."""
     beta: float = 0.9999
     """Beta of the effective numbers behind the class weights."""
     weight_average: Literal["weights", "samples"] = "weights"
     """Divide the weighted loss by the sum of the weights in the batch, or by the number of images."""
-    max_margin: float = 0.0
+    max_margin: NotNegative = 0.0
     """Margin of the rarest class, as in LDAM; margins are subtracted from the logit of the label."""
     meta_data: Literal["train", "val"] = "train"
     """Where class-balanced meta batches come from."""
-    meta_per_class: int | None = None
+    meta_per_class: AtLeastOne | None = None
     """Training images of each class, drawn once, that meta batches keep to (default: fresh draws from all)."""
-    meta_batch_size: int | None = None
+    meta_batch_size: AtLeastOne | None = None
     """Images in a meta batch (default: the batch size of the stage)."""
     frozen: bool = False
     """Train in two stages: cross entropy throughout, then MetaSAug on the head alone over a frozen backbone."""
     psd: bool = False
     """Cut negative eigenvalues off the corrected covariances."""
-    stage2_lr: float = 3e-4
+    stage2_lr: Positive = 3e-4
     stage2_schedule: Literal["cosine", "cosine-epochs", "constant"] = "constant"
 
     def check(self) -> None:
         super().check()
-        within("start", self.start, 0, 1)
-        within("strength", self.strength, 0)
-        within("meta-lr", self.meta_lr, 0)
-        within("max-margin", self.max_margin, 0)
-        within("virtual-lr", self.virtual_lr, 0, open_low=True)
-        within("meta-batch-size", self.meta_batch_size, 1)
-        if self.meta_per_class is not None:
-            within("meta-per-class", self.meta_per_class, 1)
-            if self.meta_data == "val":
-                raise ValueError(
-                    "--meta-per-class picks training images; with --meta-data val say how many validation images there "
-                    "are by --val-per-class."
-                )
+        if self.meta_per_class is not None and self.meta_data == "val":
+            raise ValueError(
+                "--meta-per-class picks training images; with --meta-data val say how many validation images there are "
+                "by --val-per-class."
+            )
 
 
 class MetaSAug(TwoStage):
