@@ -10,12 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ._core.dtypes import holds_float64
 from ._core.pairs import Pairs, Z, wilson_limits
-from ._core.sparse_svd import leading
+from ._core.sparse_svd import confusion_spectrum
 from .counts import CountsLike, as_counts
 from .targets import check_finite
 
@@ -136,27 +138,17 @@ class Metrics(nn.Module):
 
     def spectral_norm(self, r0: float = 0.2) -> float:
         """Spectral norm of the hard confusion matrix times Lambda: shares of each true class, zero diagonal."""
-        pairs = self._pairs()
-        wrong = pairs.wrong()
-        if not len(wrong.count):
-            return 0.0
+        return float(self.spectrum(1, r0)[0])
+
+    def spectrum(self, count: int = 10, r0: float = 0.2) -> NDArray[np.float64]:
+        """The largest singular values of that matrix, in falling order."""
         weights = (self.counts.frequencies + r0).rsqrt().numpy()  # a class without training images is fine here
-        entries = wrong.count / pairs.total[wrong.true] * weights[wrong.true]
-        values, _, _ = leading(wrong.predicted, wrong.true, entries, len(self.counts), count=1)
-        return float(values[0])
-
-    def cells(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Predicted class, true class and count of every non-zero cell of the confusion matrix.
-
-        There are never more of them than test images: at 8,142 classes a few thousand of 66 million cells.
-        """
-        matrix = self.confusion.cpu()
-        rows, columns = matrix.nonzero(as_tuple=True)
-        return rows, columns, matrix[rows, columns].long()
+        return confusion_spectrum(self._pairs(), weights, count)[0]
 
     def _pairs(self) -> Pairs:
-        rows, columns, count = (part.numpy() for part in self.cells())
-        return Pairs(rows, columns, count, len(self.counts))
+        matrix = self.confusion.cpu()
+        rows, columns = matrix.nonzero(as_tuple=True)
+        return Pairs(rows.numpy(), columns.numpy(), matrix[rows, columns].long().numpy(), len(self.counts))
 
 
 def figures_of(

@@ -5,6 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from spectail.augment.isda import quadratic_forms
+
 KINDS = pytest.mark.parametrize("kind", ["full", "diagonal"])
 D = torch.float64
 W = torch.tensor([[1, 0], [0, 1], [-1, -1]], dtype=D)
@@ -40,6 +42,12 @@ def by_loops(logits, weight, labels, cov, strength):
             away = weight[c] - weight[y]
             found[i, c] += strength / 2 * (away @ sigma @ away)
     return found
+
+
+def isda_logits(logits, weight, labels, cov, strength):
+    """The logits by the forms of the classes that are present, as MetaSAug makes them."""
+    present, slot = torch.unique(labels, return_inverse=True)
+    return logits + strength / 2 * quadratic_forms(weight, present, cov[present])[slot]
 
 
 class Largest(TorchDispatchMode):

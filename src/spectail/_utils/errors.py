@@ -22,6 +22,13 @@ class MissingWeights(ValueError):
 KINDS: dict[str, type[Exception]] = {"MissingData": MissingData, "MissingWeights": MissingWeights}
 
 
+def one_line(error: Exception) -> str:
+    """What went wrong, without line breaks; of a file, its name and the reason."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def hand_over(error: Exception) -> None:
     """Write an error down for the process that started this one, if it asked. Of several ranks the first one does."""
     path = os.environ.get(FILE)

@@ -17,46 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..targets import class_indices
-
 MOST = 2**19
 """Numbers of one piece of the K x A differences of several classes: full covariances are worked off in such pieces."""
-
-
-def isda_logits(logits: Tensor, weight: Tensor, labels: Tensor, cov: Tensor, strength: float) -> Tensor:
-    """(N, K) logits z~ whose cross entropy bounds the expected one under augmentation; that of the label stays.
-
-    Args:
-        logits: (N, K), of a linear head.
-        weight: (K, A) of that head; the gradient flows through it.
-        labels: (N,) class indices.
-        cov: (K, A, A) covariances of the classes, or (K, A) diagonals; symmetric, but not necessarily positive.
-        strength: lambda; 0 gives the logits.
-
-    No tensor of N x K x A or N x K x K numbers is made, forward or backward. Computed in float32 at least; float64 is
-    kept.
-
-    Example:
-        >>> weight, cov = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[2.0, 1.0], [0.0, 0.0]])
-        >>> isda_logits(torch.tensor([[1.0, 2.0]]), weight, torch.tensor([0]), cov, strength=0.5)
-        tensor([[1.0000, 2.7500]])
-    """
-    labels = class_indices(labels, "isda_logits")
-    if weight.ndim != 2 or logits.ndim != 2 or logits.shape[1] != len(weight):
-        raise ValueError(
-            f"logits must be (N, K) and weight (K, A); got {tuple(logits.shape)} and {tuple(weight.shape)}."
-        )
-    classes, features = weight.shape
-    if cov.shape not in ((classes, features, features), (classes, features)):
-        raise ValueError(
-            f"cov must be ({classes}, {features}, {features}) or ({classes}, {features}) for a weight of shape "
-            f"{tuple(weight.shape)}; got {tuple(cov.shape)}."
-        )
-    with torch.autocast(logits.device.type, enabled=False):
-        dtype = torch.promote_types(torch.promote_types(logits.dtype, cov.dtype), torch.float32)
-        present, slot = torch.unique(labels, return_inverse=True)
-        forms = quadratic_forms(weight.to(dtype), present, cov[present].to(dtype))
-        return logits.to(dtype) + strength / 2 * forms[slot]
 
 
 def quadratic_forms(weight: Tensor, classes: Tensor, cov: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from .. import __version__
-from .._utils.errors import hand_over
+from .._utils.errors import hand_over, one_line
 from .._utils.names import nearest
 
 COMMANDS = {
@@ -61,15 +61,9 @@ def _run(name: str, arguments: list[str]) -> int:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
         hand_over(error)
-        print(f"spectail {name}: {_sentence(error)}", file=sys.stderr)
+        print(f"spectail {name}: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
         return 130
     return code or 0
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)

@@ -20,22 +20,19 @@ __all__ = [
     "summary",
 ]
 
-_HOMES = {
-    "Analysis": "analysis",
-    "Comparison": "comparison",
-    "Predictions": "predictions",
-    "analyse": "analysis",
-    "compare": "comparison",
-    "make_predictions": "predictions",
-    "read_predictions": "prediction_files",
-    "summary": "analysis",
+_MODULES = {
+    "analysis": ["Analysis", "analyse", "summary"],
+    "comparison": ["Comparison", "compare"],
+    "prediction_files": ["read_predictions"],
+    "predictions": ["Predictions", "make_predictions"],
 }
 
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are first used: a text table does not need torch."""
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from .._core.pairs import Pairs, wilson_limits
-from .._core.sparse_svd import leading
+from .._core.sparse_svd import confusion_spectrum
 from .._utils.checks import check_choice
 from ..counts import CONVENTIONS, ClassCounts
 from ..functional import class_weights
@@ -209,16 +209,13 @@ def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
 
 
 def _spectrum(pairs: Pairs, counts: NDArray[np.int64] | None) -> Spectrum | None:
-    wrong, total = pairs.wrong(), pairs.total
-    if not len(wrong.count):
+    if not len(pairs.wrong().count):
         return None
     weights = (
         np.ones(pairs.size) if counts is None else class_weights(counts, on_empty="ignore", dtype=torch.float64).numpy()
     )
-    entries = wrong.count / total[wrong.true] * weights[wrong.true]
-    values, left, right = leading(wrong.predicted, wrong.true, entries, pairs.size)
-    energy = 100 * np.square(right)
-    return Spectrum(values, left, right, energy, weights, _chief(right), _chief(left))
+    values, left, right = confusion_spectrum(pairs, weights)
+    return Spectrum(values, left, right, 100 * np.square(right), weights, _chief(right), _chief(left))
 
 
 def _chief(direction: NDArray[np.float64], share: float = 0.8, most: int = 10) -> list[int]:

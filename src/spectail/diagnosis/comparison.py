@@ -17,6 +17,7 @@ from .statistics import holm, mcnemar
 DRAWS = 2_000
 CELLS = 1 << 22  # outcomes drawn together, for the memory
 LEVEL = 0.05
+DIFFERENCES = ("overall", "balanced", *GROUPS, "bottom_10pct")
 
 
 @dataclass(frozen=True)
@@ -163,37 +164,46 @@ def _differences(
     shares = tested / total[:, None]
     amount = math.ceil(len(total) / 10)
     lowest = [np.argsort(shares[:, 0] + shares[:, own], kind="stable")[:amount] for own in (1, 2)]
-    value = {key: float(gains[0]) for key, gains in _figures(shares[None], total, groups, lowest).items()}
+    value = _gains(shares[None], total, groups, lowest)
     generator, drawn = np.random.default_rng(seed), np.maximum(total - 1, 1)
     step = max(CELLS // tested.size, 1)
     parts = []
     for start in range(0, draws, step):
         number = min(step, draws - start)
         again = generator.multinomial(drawn, shares, size=(number, len(total))) / drawn[:, None]
-        parts.append(_figures(again, total, groups, lowest))
-    differences: dict[str, Difference | None] = dict.fromkeys(("overall", "balanced", *GROUPS, "bottom_10pct"))
+        parts.append(_gains(again, total, groups, lowest))
+    differences: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
     for key, observed in value.items():
-        low, high = np.quantile(np.concatenate([part[key] for part in parts]), [0.025, 0.975])
-        differences[key] = Difference(observed, float(low), float(high))
+        differences[key] = drawn_difference(observed[0], np.concatenate([part[key] for part in parts]))
     return differences
 
 
-def _figures(
-    shares: NDArray[np.float64],
-    total: NDArray[np.int64],
-    groups: dict[str, list[int]],
-    lowest: list[NDArray[np.int64]],
+def _gains(
+    shares: NDArray[np.float64], total: NDArray[Any], groups: dict[str, list[int]], lowest: list[NDArray[np.int64]]
 ) -> dict[str, NDArray[np.float64]]:
     """Differences in points from (draws, classes, 4) shares of outcomes."""
     first, second = shares[..., 0] + shares[..., 1], shares[..., 0] + shares[..., 2]
-    gain = shares[..., 2] - shares[..., 1]
+    bottom = second[:, lowest[1]].mean(1) - first[:, lowest[0]].mean(1)
+    return gains_in_points(shares[..., 2] - shares[..., 1], bottom, total, groups)
+
+
+def gains_in_points(
+    gain: NDArray[np.float64], bottom: NDArray[np.float64], total: NDArray[Any], groups: dict[str, list[int]]
+) -> dict[str, NDArray[np.float64]]:
+    """Differences by what they are of, from the (draws, classes) gains in accuracy and those of the lowest classes."""
     gains = {
         "overall": gain @ (total / total.sum()),
         "balanced": gain.mean(1),
         **{group: gain[:, labels].mean(1) for group, labels in groups.items() if labels},
-        "bottom_10pct": second[:, lowest[1]].mean(1) - first[:, lowest[0]].mean(1),
+        "bottom_10pct": bottom,
     }
     return {key: 100 * values for key, values in gains.items()}
+
+
+def drawn_difference(value: float, draws: NDArray[np.float64]) -> Difference:
+    """A difference with the interval that its bootstrap draws give."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Difference(float(value), float(low), float(high))
 
 
 def _per_class(base: Analysis, outcomes: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .analysis import GROUPS, STANDS_OUT, Analysis
-from .comparison import Comparison, Difference
+from .comparison import DIFFERENCES, Comparison, Difference
 from .text_table import DASH, MINUS, Table, number, plain, to_latex, to_markdown
 
 FIGURES = ("overall", "balanced", *GROUPS, "worst")
@@ -98,14 +98,13 @@ def taken_for(analysis: Analysis, label: int) -> str:
 
 def difference_table(comparison: Comparison) -> Table:
     """One row per set of predictions but the first: differences in points, McNemar's test, classes that changed."""
-    keys = ("overall", "balanced", *GROUPS, "bottom_10pct")
     rows = []
     for pair in comparison.pairs:
         better = sum(entry["significant"] and entry["difference"] > 0 for entry in pair.per_class)
         worse = sum(entry["significant"] and entry["difference"] < 0 for entry in pair.per_class)
-        figures = (signed(pair.differences[key]) for key in keys)
+        figures = (signed(pair.differences[key]) for key in DIFFERENCES)
         rows.append((pair.name, *figures, probability(pair.p_exact), f"{better:,} / {worse:,}"))
-    header = ("", *(TITLES.get(key, key) for key in keys), "McNemar p", "classes clearly better / worse")
+    header = ("", *(TITLES.get(key, key) for key in DIFFERENCES), "McNemar p", "classes clearly better / worse")
     base = comparison.analyses[0].predictions.name
     return Table(f"Difference from {base} in points, with 95 % intervals", header, rows)
 
@@ -165,16 +164,22 @@ def latex(
 
 def csv_text(analyses: Sequence[Analysis]) -> str:
     """One line per class and set of predictions, every figure in full."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    rows = []
     for analysis in analyses:
         names = analysis.predictions.class_names
         for entry in analysis.per_class:
             figures = [entry[key] for key in CSV_COLUMNS[4:10]]
             taken = [part for confusion in entry["taken_for"] for part in (names[confusion.predicted], confusion.share)]
             row = [analysis.predictions.name, entry["index"], entry["name"], entry["group"], *figures, *taken]
-            writer.writerow(row + [None] * (len(CSV_COLUMNS) - len(row)))
+            rows.append(row + [None] * (len(CSV_COLUMNS) - len(row)))
+    return to_csv(CSV_COLUMNS, rows)
+
+
+def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
     return file.getvalue()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._core.sparse_svd import leading
@@ -93,7 +94,9 @@ class ConfusionMonitor(Callback):
         if self.car is not None and self.car.last is not None and self.singular_values:
             weighted = (self.car.confusion * self.car.weights.to(self.car.confusion)).cpu().double()
             rows, columns = weighted.nonzero(as_tuple=True)
-            self._spectrum(pl_module, "car", rows, columns, weighted[rows, columns])
+            entries = (rows.numpy(), columns.numpy(), weighted[rows, columns].numpy())
+            values, _, _ = leading(*entries, len(weighted), self.singular_values)
+            self._spectrum(pl_module, "car", values)
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if self.metrics is not None:
@@ -122,20 +125,10 @@ class ConfusionMonitor(Callback):
         figures |= {"worst": found["worst_test"], "worst_class": float(found["per_class"].index(found["worst_test"]))}
         self._log(pl_module, "val", figures)
         if self.singular_values:
-            rows, columns, count = self.metrics.cells()
-            total = count.new_zeros(len(self.metrics.counts)).index_add_(0, columns, count)
-            weights = (self.metrics.counts.frequencies + 0.2).rsqrt()  # as in val/spectral_norm
-            shares = count.double() / total[columns] * weights[columns]
-            wrong = rows != columns
-            self._spectrum(pl_module, "val", rows[wrong], columns[wrong], shares[wrong])
+            self._spectrum(pl_module, "val", self.metrics.spectrum(self.singular_values))
 
-    def _spectrum(self, pl_module: Any, name: str, rows: Tensor, columns: Tensor, values: Tensor) -> None:
-        assert self.metrics is not None
-        size = len(self.metrics.counts)
-        found = np.zeros(min(self.singular_values, size))
-        if values.numel():
-            found = leading(rows.numpy(), columns.numpy(), values.numpy(), size, self.singular_values)[0]
-        self._log(pl_module, name, {f"singular_value_{i}": float(value) for i, value in enumerate(found, 1)})
+    def _spectrum(self, pl_module: Any, name: str, values: NDArray[np.float64]) -> None:
+        self._log(pl_module, name, {f"singular_value_{i}": float(value) for i, value in enumerate(values, 1)})
 
     def _log(self, pl_module: Any, name: str, figures: dict[str, float]) -> None:
         """At the end of an epoch. They are equal on all ranks; sync_dist is what Lightning wants to be told."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.checks import check_choice, check_number
+from .._utils.checks import check_choice, check_range
 from .base import LabelLoss
 
 FORMS = ("softmax", "sigmoid")
@@ -36,12 +34,12 @@ class FocalLoss(LabelLoss):
 
     def __init__(self, gamma: float = 1.0, form: str = "softmax", alpha: float | None = None, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        check_number(gamma=gamma, **({} if alpha is None else {"alpha": alpha}))
-        if not 0 <= gamma < math.inf:
-            raise ValueError(f"gamma must be 0 or more and finite; got {gamma}.")
+        check_range("gamma", gamma, 0)
         check_choice("form", form, FORMS)
-        if alpha is not None and (form != "sigmoid" or not 0 <= alpha <= 1):
-            raise ValueError(f"alpha must lie in [0, 1] and belongs to form='sigmoid'; got {alpha} with {form!r}.")
+        if alpha is not None:
+            check_range("alpha", alpha, 0, 1)
+            if form != "sigmoid":
+                raise ValueError(f"alpha belongs to form='sigmoid'; got {alpha} with {form!r}.")
         self.gamma, self.form, self.alpha = float(gamma), form, alpha
 
     def costs(self, logits: Tensor) -> Tensor:

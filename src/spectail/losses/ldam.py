@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.checks import check_number
+from .._utils.checks import check_range
 from ..counts import CountsLike, as_counts
 from .base import LabelLoss, log_others
 
@@ -47,11 +45,8 @@ class LDAMLoss(LabelLoss):
 
     def __init__(self, class_counts: CountsLike, max_margin: float = 0.5, scale: float = 30.0, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        check_number(max_margin=max_margin, scale=scale)
-        if not (0 <= max_margin < math.inf and 0 < scale < math.inf):
-            raise ValueError(
-                f"max_margin must be 0 or more and scale positive, both finite; got {max_margin} and {scale}."
-            )
+        check_range("max_margin", max_margin, 0)
+        check_range("scale", scale, 0, open_low=True)
         self.scale = float(scale)
         self.register_buffer("margin", margins(class_counts, max_margin))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._utils.checks import check_number
+from .._utils.checks import check_range
 from .base import LabelLoss
 
 
@@ -29,9 +29,7 @@ class LabelOverSmoothLoss(LabelLoss):
 
     def __init__(self, delta: float = 0.98, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        check_number(delta=delta)
-        if not 0 <= delta <= 1:
-            raise ValueError(f"delta must lie in [0, 1]; got {delta}.")
+        check_range("delta", delta, 0, 1)
         self.delta = float(delta)
 
     def costs(self, logits: Tensor) -> Tensor:

@@ -85,7 +85,6 @@ class BALMS(TwoStage):
             return super().loss(model, batches, step)
         assert step.fetch is not None
         assert step.labels is not None
-        assert step.generator is not None
         rank, world = rank_and_world()
         rows, noise = self.sampler.draw(len(batches["main"].labels) * world, step.labels, step.generator)
         batch = step.fetch(rows[rank::world])

@@ -99,7 +99,7 @@ class Step:
     steps: int = 1
     """Optimiser steps of the whole stage."""
     optimizer: torch.optim.Optimizer | None = None
-    generator: torch.Generator | None = None
+    generator: torch.Generator = field(default_factory=torch.Generator)
     """For a method's own random draws; saved with the run, the same on every rank."""
     labels: Tensor | None = None
     """Labels of all training images."""

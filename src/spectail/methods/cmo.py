@@ -56,7 +56,6 @@ class CMO(OnBaseLoss):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert step.generator is not None
         labels, size = class_indices(batch.labels, "cmo"), len(batch.labels)
         front = batches.get("foreground")
         pasted = None if front is None else class_indices(front.labels, "the foreground of cmo")[:size]

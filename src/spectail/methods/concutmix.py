@@ -116,7 +116,6 @@ class ConCutMix(Method):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert step.generator is not None
         labels, front = class_indices(batch.labels, "concutmix"), batches["foreground"]
         pasted = class_indices(front.labels, "the foreground of concutmix")
         draws = Draws(step.generator, rank_and_world()[0])

@@ -43,7 +43,6 @@ class ReMix(OnBaseLoss):
 
     def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
-        assert step.generator is not None
         labels = class_indices(batch.labels, "remix")
         draws = Draws(step.generator, rank_and_world()[0])
         partners, share = draws.partners(len(labels), labels.device), draws.lam(options.mix_alpha)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from .. import __version__
 from .._core.pairs import Pairs
 from ..diagnosis.analysis import Analysis, summary
 from ..diagnosis.comparison import Comparison, comparison_summary
-from ..diagnosis.tables import csv_text, latex, markdown
+from ..diagnosis.tables import csv_text, latex, markdown, to_csv
 from ..diagnosis.text_table import Table
 
 if TYPE_CHECKING:
@@ -89,14 +87,6 @@ def _run(run: RunRecord, name: str) -> dict[str, Any]:
             "results": run.results, "epochs": run.curves}  # fmt: skip
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return file.getvalue()
-
-
 def _training(runs: Sequence[RunRecord], titles: Sequence[str]) -> str:
     """One line per run and epoch, with whatever any of them logged; epochs are counted through all stages."""
     keys = list(dict.fromkeys(key for run in runs for row in run.curves for key in row))
@@ -105,7 +95,7 @@ def _training(runs: Sequence[RunRecord], titles: Sequence[str]) -> str:
         for run, name in zip(runs, titles, strict=True)
         for row_number, row in enumerate(run.curves, 1)
     )
-    return _table(["run", "row", *keys], rows)
+    return to_csv(["run", "row", *keys], rows)
 
 
 def _cell(value: Any) -> Any:
@@ -122,7 +112,7 @@ def _differences(pairs: Sequence[Any]) -> str:
         for pair in pairs
         for entry in pair.per_class
     )  # fmt: skip
-    return _table(["baseline", "other", "index", "class", "baseline_accuracy", "other_accuracy", "difference", *tested],
+    return to_csv(["baseline", "other", "index", "class", "baseline_accuracy", "other_accuracy", "difference", *tested],
                   rows)  # fmt: skip
 
 
@@ -136,4 +126,4 @@ def _confusions(analyses: Sequence[Analysis]) -> str:
             wrong.true.tolist(), wrong.predicted.tolist(), wrong.count.tolist(), strict=True
         ):
             rows.append((predictions.name, true, predicted, names[true], names[predicted], count))
-    return _table(("predictions", "true", "predicted", "true_class", "predicted_class", "count"), rows)
+    return to_csv(("predictions", "true", "predicted", "true_class", "predicted_class", "count"), rows)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .._utils.errors import one_line
 from ..data.image_set import ImageSet
 from ..diagnosis.analysis import Analysis
 from .run_record import RunRecord
@@ -47,7 +48,7 @@ def find_examples(
             raise ValueError("the labels of its test set are not those of predictions.npz")
         return {label: _shots(analysis, test, label, most) for label in classes}, None
     except (ValueError, OSError, ImportError) as error:  # the report goes on without pictures
-        return {}, f"No example images: {_one_line(error)}"
+        return {}, f"No example images: {one_line(error).removesuffix('.')}."
 
 
 def _shots(analysis: Analysis, test: ImageSet, label: int, most: int) -> Shots:
@@ -99,10 +100,3 @@ def _example(test: ImageSet, at: int, true: int, predicted: int) -> Example:
     image.save(file, format="PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
     return Example(uri, true, predicted, small)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        text = f"{error.filename}: {error.strerror}"
-    return text if text.endswith(".") else f"{text}."

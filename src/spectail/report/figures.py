@@ -10,6 +10,7 @@ import functools
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +163,9 @@ def gap_bars(
         )  # fmt: skip
         texts = [number(value) for value in values]
         axes.bar_label(bars, texts, padding=2, fontsize=8, color=INK)
-    axes.set_xticks(range(len(rows)), [_wrapped(row[0]) for row in rows])
+    axes.set_xticks(
+        range(len(rows)), ["\n".join(textwrap.wrap(row[0], 18, max_lines=3, placeholder="…")) for row in rows]
+    )
     axes.set_xlim(-0.55, room - 0.45)
     axes.set_ylim(0, 112)
     axes.set_yticks([0, 25, 50, 75, 100])
@@ -297,12 +300,3 @@ def cluster_order(confusion: NDArray[np.int32]) -> list[int]:
             chains[label] = left
     seen: dict[int, list[int]] = {id(chain): chain for chain in chains}
     return [label for chain in seen.values() for label in chain]
-
-
-def _wrapped(text: str, width: int = 18) -> str:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + len(word) + 1 > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in lines[:3])

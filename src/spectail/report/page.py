@@ -179,10 +179,6 @@ def _detail(
         "mistakes": mistakes,
         "ten": _ten(analysis, view),
         "hidden": hidden_cells(analysis),
-        "most_energy": float(spectrum.energy.max()) if spectrum is not None else 1.0,
-        "rest_energy": 100 - spectrum.share_true if spectrum is not None else 0.0,
-        "rest_left": 100 - spectrum.share_predicted if spectrum is not None else 0.0,
-        "most_left": float(spectrum.left.max()) ** 2 if spectrum is not None else 1.0,
         "singular": singular_values(spectrum.singular_values.tolist(), f"sv{index}") if spectrum is not None else None,
         "reliability": reliability(calibration["bins"], f"rel{index}") if calibration is not None else None,
     }

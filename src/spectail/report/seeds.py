@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..diagnosis.analysis import GROUPS, Analysis
-from ..diagnosis.comparison import DRAWS, Difference, members_of, require_same
+from ..diagnosis.analysis import Analysis
+from ..diagnosis.comparison import (
+    DIFFERENCES,
+    DRAWS,
+    Difference,
+    drawn_difference,
+    gains_in_points,
+    members_of,
+    require_same,
+)
 from ..diagnosis.statistics import student
 from ..diagnosis.tables import TITLES, signed
 from ..diagnosis.text_table import Table, number
@@ -20,7 +28,6 @@ from .run_record import RunRecord, what_differs
 
 FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
            "worst_ratio": "WR", "ece": "ECE"}  # fmt: skip
-DIFFERENCES = ("overall", "balanced", *GROUPS, "bottom_10pct")
 DIGITS = {"worst_ratio": 3}
 ENOUGH = 3  # seeds that say something about others
 
@@ -195,9 +202,8 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, s
     for key, gains in value.items():
         drawn_gains = np.array(parts[key])
         means = (drawn_gains if picked is None else np.take_along_axis(drawn_gains, picked, 1)).mean(1)
-        low, high = np.quantile(means, [0.025, 0.975])
         mean = float(gains.mean())
-        differences[key] = Difference(mean, float(low), float(high))
+        differences[key] = drawn_difference(mean, means)
         if judged:
             half = student(len(common) - 1) * float(gains.std(ddof=1)) / math.sqrt(len(common))
             over_seeds[key] = Difference(mean, mean - half, mean + half)
@@ -208,15 +214,8 @@ def _gains(
     shares: NDArray[np.float64], total: NDArray[Any], members: dict[str, list[int]], lowest: NDArray[Any]
 ) -> dict[str, NDArray[np.float64]]:
     """Differences in points for each seed, from accuracies (two methods, seeds, classes)."""
-    gain = shares[1] - shares[0]
     bottom = np.take_along_axis(shares, lowest, 2).mean(2)
-    gains = {
-        "overall": gain @ (total / total.sum()),
-        "balanced": gain.mean(1),
-        **{group: gain[:, labels].mean(1) for group, labels in members.items() if labels},
-        "bottom_10pct": bottom[1] - bottom[0],
-    }
-    return {key: 100 * values for key, values in gains.items()}
+    return gains_in_points(shares[1] - shares[0], bottom[1] - bottom[0], total, members)
 
 
 def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:
