@@ -1,11 +1,14 @@
 """Batches do not depend on workers, ranks or interruptions, and leave everybody else's random numbers alone."""
 
+import gc
 import itertools
 import json
+import multiprocessing
 import random
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -236,6 +239,23 @@ kept.append(kept)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_workers_go_home_when_the_garbage_collector_finds_their_loader(folder):
+    """It closes the queues of what it collects first, so nobody could tell workers that it has found to go home."""
+    images = FileImages(folder, Texts.pack(f"{index}.png" for index in range(20)))
+    data = ImageSet(images, np.zeros(20, dtype=np.int64), ("a",))
+    before = set(multiprocessing.active_children())
+    batches = iter(Loader(data, PRESETS["cifar"], batch_size=2, workers=2))
+    next(batches)
+    circle = [batches]
+    circle.append(circle)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    del batches, circle
+    start = time.monotonic()
+    gc.collect()
+    assert not set(multiprocessing.active_children()) - before
+    assert time.monotonic() - start < 5  # after which torch sends a signal that they do not hear
 
 
 class Gone(ArrayImages):

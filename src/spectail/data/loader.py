@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -233,22 +232,28 @@ class Loader:
 
     def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
         with _no_alarm():
-            batches = iter(loader)
-        _OPEN.add(batches)
-        while True:
-            try:
-                batch = next(batches, None)
-            except (RuntimeError, OSError, EOFError) as error:
-                how = _death(error) if self.workers else None
-                if how is None:
-                    raise
-                raise WorkerLost(
-                    f"a process that reads images {how}, which mostly means that memory ran out. Repeat the command "
-                    "with a smaller --workers (0 reads in the main process), with --resume if it was a run."
-                ) from None
-            if batch is None:
-                return
-            yield self._moved(batch)
+            batches: Any = iter(loader)
+        if self.workers:
+            _OPEN.add(batches)
+        try:
+            while (batch := self._next(batches)) is not None:
+                yield self._moved(batch)
+        finally:
+            if self.workers:
+                batches._shutdown_workers()
+                _OPEN.discard(batches)
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        try:
+            return next(batches, None)
+        except (RuntimeError, OSError, EOFError) as error:
+            how = _death(error) if self.workers else None
+            if how is None:
+                raise
+            raise WorkerLost(
+                f"a process that reads images {how}, which mostly means that memory ran out. Repeat the command "
+                "with a smaller --workers (0 reads in the main process), with --resume if it was a run."
+            ) from None
 
     def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
         """A batch that needs no file: labels only, features, or images in memory."""
@@ -311,15 +316,16 @@ def _deaf(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+_OPEN: set[Any] = set()
+"""What reads with workers. Held here until it is closed: the garbage collector would close the queues through which
+workers are sent home before anybody sends them."""
 
 
 @atexit.register
 def _close() -> None:
     """Send workers home before multiprocessing waits for them: they do not hear the signal that it sends."""
     for batches in list(_OPEN):
-        if hasattr(batches, "_shutdown_workers"):  # without workers there is nobody to send
-            batches._shutdown_workers()
+        batches._shutdown_workers()
 
 
 class _Shares:
