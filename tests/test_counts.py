@@ -91,7 +91,7 @@ def test_bad_counts_are_refused_in_words(given, error, words):
     [
         ([], {}, "non-empty"),
         ([[0, 1]], {}, "flat"),
-        ([0.5, 1.0], {}, "whole-number"),
+        ([0.5, 1.0], {}, "whole numbers.*float64"),
         ([0, -1], {}, r"lie in .*found -1"),
         ([0, 3], {"num_classes": 3}, r"\[0, 3\).*found 3"),
         ([0, 1], {"names": ["a", "b"], "num_classes": 3}, "2 names for 3 counts"),
@@ -107,10 +107,10 @@ def test_names_must_match():
         ClassCounts([1, 2], names=["a"])
 
 
-def test_priors_are_the_frequencies():
+def test_frequencies_are_shares_of_the_images():
     counts = ClassCounts([6, 3, 0, 1])
-    assert counts.priors.dtype == torch.float64
-    torch.testing.assert_close(counts.priors, torch.tensor([0.6, 0.3, 0.0, 0.1], dtype=torch.float64))
+    assert counts.frequencies.dtype == torch.float64
+    torch.testing.assert_close(counts.frequencies, torch.tensor([0.6, 0.3, 0.0, 0.1], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,13 +57,7 @@ class ClassCounts:
         cls, targets: Any, num_classes: int | None = None, names: Sequence[str] | None = None
     ) -> ClassCounts:
         """Count labels. ``targets`` is a list, an array, a tensor, or a data set with a ``targets`` list."""
-        labels = torch.as_tensor(getattr(targets, "targets", targets))
-        if labels.ndim != 1 or labels.numel() == 0 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
-            raise ValueError(
-                "targets must be a flat, non-empty list of whole-number labels; "
-                f"got shape {tuple(labels.shape)} and dtype {labels.dtype}."
-            )
-        labels = labels.to(torch.int64).cpu()
+        labels = flat_labels(targets, "targets")
         size = num_classes if num_classes is not None else (len(names) if names is not None else None)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or (size is not None and high >= size):
@@ -80,7 +75,7 @@ class ClassCounts:
 
     @property
     def frequencies(self) -> Tensor:
-        """Relative frequency n_j / N of each class, float64."""
+        """Relative frequency n_j / N of each class, its prior in logit adjustment; float64."""
         return self.counts.double() / self.total
 
     @property
@@ -88,11 +83,6 @@ class ClassCounts:
         """Largest class over smallest class, among the classes that have images."""
         present = self.counts[self.counts > 0]
         return float(present.max()) / float(present.min())
-
-    @property
-    def priors(self) -> Tensor:
-        """Class priors: the same numbers as `frequencies`, under the name that logit adjustment uses."""
-        return self.frequencies
 
     @property
     def gini(self) -> float:
@@ -181,6 +171,22 @@ def as_counts(
         empty = int((result.counts == 0).nonzero()[0])
         raise ValueError(f"class_counts must be positive; {result.describe(empty)} has 0 images. {advice}")
     return result
+
+
+def flat_labels(labels: Any, name: str) -> Tensor:
+    """Labels as users have them (a list, an array, a tensor, a data set with ``targets``), flat, int64, on the CPU."""
+    labels = getattr(labels, "targets", labels)
+    try:
+        values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+        found = f"shape {values.shape} and dtype {values.dtype}"
+    except (TypeError, ValueError):  # such as lists of different lengths in a list
+        values, found = np.empty(0), f"a {type(labels).__name__} that makes no array"
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must be a flat, non-empty list of whole numbers, one label per image; got {found}. "
+            "Pass the list of labels or a data set with targets."
+        )
+    return torch.from_numpy(values.astype(np.int64))
 
 
 def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._utils.files import cached_array
-from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images, NamesOf
+from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images
 
 SMALL = 64  # pixels a side: images up to this size are held in memory
 LARGEST = 4 << 30  # bytes, unless asked to
@@ -103,7 +103,7 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Che
     kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
     pixels = pixels[kept] if broken else pixels
     problems = tuple(broken[index].problem for index in sorted(broken))
-    left = ArrayImages(pixels, NamesOf(images.take(kept) if broken else images))
+    left = ArrayImages(pixels, images.take(kept) if broken else images)
     return CheckedImages(left, kept, problems, _digests(pixels))
 
 

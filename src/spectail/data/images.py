@@ -99,11 +99,11 @@ class Images(ABC):
 class ArrayImages(Images):
     """Pixels (N, H, W, 3), uint8."""
 
-    def __init__(self, pixels: NDArray[np.uint8], names: Texts | NamesOf | None = None) -> None:
+    def __init__(self, pixels: NDArray[np.uint8], names: Texts | Images | None = None) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
             raise ValueError(f"pixels must be uint8 (N, H, W, 3); got {pixels.dtype} {pixels.shape}.")
         self.pixels = pixels
-        self.names = names
+        self.names = names  # or the images from which the pixels come: they know their names
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -112,10 +112,10 @@ class ArrayImages(Images):
         return Image.fromarray(self.pixels[index])
 
     def name(self, index: int) -> str:
-        return self.names[index] if self.names else f"image {index}"
+        return self.names.name(index) if self.names is not None else f"image {index}"
 
     def take(self, indices: NDArray[np.int64]) -> ArrayImages:
-        return ArrayImages(self.pixels[indices], self.names.take(indices) if self.names else None)
+        return ArrayImages(self.pixels[indices], self.names.take(indices) if self.names is not None else None)
 
     def fingerprint(self) -> str:
         return array_digest(self.pixels)
@@ -181,11 +181,7 @@ class PackedImages(EncodedImages):
     """Encoded images one after the other in one buffer, usually a memory-mapped file shared by all workers."""
 
     def __init__(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        origin: Images | None = None,
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], origin: Images | None = None
     ) -> None:
         self.data, self.starts, self.sizes = data, starts, sizes
         self.origin = origin  # where the images came from: it knows their names
@@ -236,19 +232,6 @@ def _stat(path: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-class NamesOf:
-    """The names of images that are now held elsewhere."""
-
-    def __init__(self, images: Images) -> None:
-        self.images = images
-
-    def __getitem__(self, position: int) -> str:
-        return self.images.name(position)
-
-    def take(self, indices: NDArray[np.int64]) -> NamesOf:
-        return NamesOf(self.images.take(indices))
-
-
 class Texts:
     """Many short strings in one buffer: 437,513 paths take 30 MB instead of 60 MB of Python objects.
 
@@ -273,6 +256,9 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def name(self, position: int) -> str:
+        return self[position]
 
     def __getitem__(self, position: int) -> str:
         at = int(self.index[position])

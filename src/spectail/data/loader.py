@@ -162,7 +162,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, images of it handed over on all ranks, and what the order depends on; fit for JSON."""
-        order = None if self.sampler is None else self.sampler.state_dict(consumed=0)["settings"]
+        order = None if self.sampler is None else self.sampler.settings
         return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "order": order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

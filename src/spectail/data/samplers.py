@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from .._utils.checks import check_number
 from .._utils.names import nearest
-from ..counts import ClassCounts, CountsLike, as_counts
+from ..counts import ClassCounts, CountsLike, as_counts, flat_labels
 
 SAMPLERS = ("instance", "class-balanced", "square-root", "progressive", "reversed", "effective-number", "exponent")
 _OPTION = {"progressive": "epochs", "effective-number": "beta", "exponent": "exponent"}  # what a kind depends on
@@ -137,8 +136,8 @@ class LongTailSampler(Sampler[int]):
         world_size: int = 1,
     ) -> None:
         _check_settings(how, epochs, exponent, beta)
-        values = _labels(labels)
-        self.class_counts = ClassCounts.from_targets(torch.from_numpy(values), num_classes)
+        values = flat_labels(labels, "labels").numpy()
+        self.class_counts = ClassCounts.from_targets(values, num_classes)
         self.how, self.epochs, self.exponent, self.beta = how, int(epochs), float(exponent), float(beta)
         self.seed = _whole("seed", seed)
         self.length = values.size if length is None else _whole("length", length, 1)
@@ -149,10 +148,11 @@ class LongTailSampler(Sampler[int]):
         self._by_class: NDArray[np.int64] = np.argsort(values, kind="stable")  # images of class 0, of class 1, ...
         self._counts: NDArray[np.int64] = self.class_counts.counts.numpy()
         self._offsets = np.cumsum(self._counts) - self._counts
-        self._settings: dict[str, Any] = {"how": how, "seed": self.seed, "length": self.length}
-        self._settings["labels"] = hashlib.sha256(values.astype("<i8").tobytes()).hexdigest()[:16]
+        self.settings: dict[str, Any] = {"how": how, "seed": self.seed, "length": self.length}
+        """All that the order depends on; fit for JSON."""
+        self.settings["labels"] = hashlib.sha256(values.astype("<i8").tobytes()).hexdigest()[:16]
         if how in _OPTION:
-            self._settings[_OPTION[how]] = getattr(self, _OPTION[how])
+            self.settings[_OPTION[how]] = getattr(self, _OPTION[how])
         self.seek(0)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
@@ -207,11 +207,11 @@ class LongTailSampler(Sampler[int]):
         position = self.position if consumed is None else _whole("consumed", consumed)
         if position > self.length:
             raise ValueError(f"consumed must lie in [0, {self.length}], samples of one epoch; got {consumed}.")
-        return {"epoch": self.epoch, "position": position, "settings": dict(self._settings)}
+        return {"epoch": self.epoch, "position": position, "settings": dict(self.settings)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the sampler of ``state_dict`` stopped. Rank and world size may differ, other settings may not."""
-        saved, here = state.get("settings") if isinstance(state, Mapping) else None, self._settings
+        saved, here = state.get("settings") if isinstance(state, Mapping) else None, self.settings
         if not isinstance(saved, Mapping) or not {"epoch", "position"} <= state.keys():
             raise ValueError("state must be what LongTailSampler.state_dict() returned: epoch, position and settings.")
         differing = [name for name in {**here, **saved} if saved.get(name) != here.get(name)]
@@ -236,29 +236,10 @@ class DeferredSampler:
             raise ValueError(f"both samplers must have one length; got {first.length} and {then.length}.")
         self.first, self.then, self.switch = first, then, switch
         self.length, self.class_counts, self.world_size = first.length, first.class_counts, first.world_size
+        self.settings = first.settings | {"then": then.settings, "switch": switch}
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         return (self.first if epoch < self.switch else self.then).order(epoch)
-
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        state = self.first.state_dict(consumed=consumed)
-        then = self.then.state_dict(consumed=consumed)["settings"]
-        return state | {"settings": state["settings"] | {"then": then, "switch": self.switch}}
-
-
-def _labels(labels: Any) -> NDArray[np.int64]:
-    labels = getattr(labels, "targets", labels)
-    try:
-        values = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
-        found = f"shape {values.shape} and dtype {values.dtype}"
-    except (TypeError, ValueError):  # such as lists of different lengths in a list
-        values, found = np.empty(0), f"a {type(labels).__name__} that makes no array"
-    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
-        raise ValueError(
-            f"labels must be a flat, non-empty list of whole numbers, one per image; got {found}. "
-            "Pass the list of labels or a data set with targets."
-        )
-    return values.astype(np.int64)
 
 
 def _check_settings(how: str, epochs: int, exponent: float, beta: float) -> None:

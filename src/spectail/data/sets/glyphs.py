@@ -12,7 +12,7 @@ too large, box reduction, box blur); everything else is integer arithmetic.
 """
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -58,43 +58,11 @@ def class_names(num_classes: int) -> tuple[str, ...]:
     >>> class_names(100)[0], class_names(100)[50], class_names(100)[54]
     ('O', '0 zero', 'ν nu')
     """
-    _check_classes(num_classes)
-    return tuple(_name(character) for character in CHARACTERS[:num_classes])
-
-
-def render(class_counts: Sequence[int], split: str, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Draw `class_counts[c]` images of every class `c`: `(N, 32, 32, 3)` RGB pixels and `(N,)` labels, class by class.
-
-    Image `k` of class `c` depends on `(seed, split, c, k)` alone: smaller sets are prefixes of larger ones.
-
-    >>> pixels, labels = render([2, 1], "train")
-    >>> pixels.shape, labels.tolist()
-    ((3, 32, 32, 3), [0, 0, 1])
-    """
-    _check_classes(len(class_counts))
-    for label, count in enumerate(class_counts):
-        if count < 0 or count != int(count):
-            raise ValueError(
-                f"class_counts must be whole numbers, got {count} for class {label}; pass 0 or more images."
-            )
-    counts = [int(count) for count in class_counts]
-    if split not in SPLITS:
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}; pass one of the two.")
-    if not 0 <= seed < 2**32 or seed != int(seed):
-        raise ValueError(f"seed must be an integer from 0 to 2**32 - 1, got {seed}; pass one in that range.")
-    keys = [(seed, label, index) for label, count in enumerate(counts) for index in range(count)]
-    grey = np.empty((len(keys), SIDE, SIDE), dtype=np.uint8)
-    for row, key in enumerate(keys):
-        grey[row] = draw(split, *key)
-    labels = np.array([label for _, label, _ in keys], dtype=np.int64)
-    return np.repeat(grey[..., None], 3, axis=-1), labels
-
-
-def _check_classes(num_classes: int) -> None:
     if not 2 <= num_classes <= len(CHARACTERS):
         raise ValueError(
             f"glyphs-lt has from 2 to {len(CHARACTERS)} classes, got {num_classes}; ask for a number in that range."
         )
+    return tuple(_name(character) for character in CHARACTERS[:num_classes])
 
 
 def _name(character: str) -> str:
@@ -139,7 +107,7 @@ def glyph(character: str, face: str) -> Image.Image:
 
 
 def draw(split: str, seed: int, label: int, index: int) -> NDArray[np.uint8]:
-    """Image `index` of class `label`, `(32, 32)` grey."""
+    """Image `index` of class `label`, `(32, 32)` grey. It depends on these four alone: smaller sets are prefixes."""
     odd = SPLITS.index(split)
     rng = np.random.RandomState([odd, seed, label, index])
 
