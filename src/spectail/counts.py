@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._utils.checks import check_choice
+
 CONVENTIONS = ("count", "oltr", "if100", "ranges", "thirds")
 RANGES = {10: (3, 4), 100: (36, 35), 1000: (390, 445), 8142: (842, 3701)}  # classes in head and medium, after MiSLAS
 
@@ -128,8 +130,7 @@ class ClassCounts:
             return sum(n > head for n in profile), sum(tail <= n <= head for n in profile)
         if convention == "thirds":
             return -(-size // 3), -(-(size - -(-size // 3)) // 2)
-        if convention != "ranges":
-            raise ValueError(f"convention must be one of {', '.join(CONVENTIONS)}; got {convention!r}.")
+        check_choice("convention", convention, CONVENTIONS)
         if size not in RANGES:
             raise ValueError(
                 f"the 'ranges' convention exists for {', '.join(map(str, RANGES))} classes; got {size}. "
@@ -164,8 +165,7 @@ def as_counts(
     counts: CountsLike, on_empty: str = "error", advice: str = "Drop it or pass on_empty='ignore'."
 ) -> ClassCounts:
     """Whatever a user passes as ``class_counts``, checked: empty classes are refused unless ``on_empty='ignore'``."""
-    if on_empty not in ("error", "ignore"):
-        raise ValueError(f"on_empty must be 'error' or 'ignore', got {on_empty!r}.")
+    check_choice("on_empty", on_empty, ("error", "ignore"))
     result = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
     if on_empty == "error" and bool((result.counts == 0).any()):
         empty = int((result.counts == 0).nonzero()[0])

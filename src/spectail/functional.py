@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ._core.surrogate import Surrogate, soft_rows
-from ._utils.checks import check_number
+from ._utils.checks import check_choice, check_number
 from .counts import CountsLike, as_counts
 from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
 
@@ -97,7 +97,8 @@ def confusion(
     outside = pred[(pred < 0) | (pred >= num_classes)]
     if outside.numel():
         raise ValueError(f"pred must hold class indices in [0, {num_classes}); found {int(outside[0])}.")
-    items = entries(target, num_classes, torch.get_default_dtype(), _mode(mixed), ignore_index)
+    check_choice("mixed", mixed, MIXED_MODES)
+    items = entries(target, num_classes, torch.get_default_dtype(), mixed, ignore_index)
     return _hard_confusion(items.of(pred.long()), items, num_classes)
 
 
@@ -207,13 +208,8 @@ def _entries(target: Target, scores: Tensor, mixed: str, ignore_index: int) -> E
     if not torch.compiler.is_compiling() and scores.device.type == "cpu":
         check_target_values(target, scores.shape[1], ignore_index)
         check_finite(scores.detach())
-    return entries(target, scores.shape[1], scores.dtype, _mode(mixed), ignore_index)
-
-
-def _mode(mixed: str) -> str:
-    if mixed not in MIXED_MODES:
-        raise ValueError(f"mixed must be one of {', '.join(MIXED_MODES)}; got {mixed!r}.")
-    return mixed
+    check_choice("mixed", mixed, MIXED_MODES)
+    return entries(target, scores.shape[1], scores.dtype, mixed, ignore_index)
 
 
 def _square(confusion: Tensor) -> None:

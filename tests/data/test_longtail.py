@@ -403,7 +403,7 @@ def test_first_n_keeps_the_first_of_each_class():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"selection": "random"}, "selection must be one of ldam, first-n; got 'random'"),
+        ({"selection": "random"}, "selection must be one of 'ldam', 'first-n'; got 'random'"),
         ({"seed": -1}, "seed must lie in"),
         ({"seed": 2**32}, "seed must lie in"),
     ],

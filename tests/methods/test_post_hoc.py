@@ -185,7 +185,7 @@ def test_runs_that_cannot_be_adjusted(tmp_path):
         ("ce", None, 0.5, "is a run of ce, which has no tau. To adjust its logits pass --post-hoc"),
         ("bsm", None, 0.5, "is a run of balanced-softmax, whose tau acts in training only. To adjust"),
         ("trained", None, 0.5, "tau acts in training only"),
-        ("ce", "tau-nrm", None, "post_hoc must be one of logit-adjustment, tau-norm; got 'tau-nrm'"),
+        ("ce", "tau-nrm", None, "post_hoc must be one of 'logit-adjustment', 'tau-norm'; got 'tau-nrm'"),
     ):
         with pytest.raises(ValueError, match=words):
             load_trained(tmp_path / name, post_hoc, tau)

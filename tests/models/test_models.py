@@ -220,7 +220,7 @@ def test_heads_by_name():
     head = make_head("cosine", 4, 3)
     assert isinstance(head, CosineHead)
     assert (head.in_features, head.out_features, head.scale) == (4, 3, 30.0)
-    with pytest.raises(ValueError, match="head must be one of linear, cosine; got 'cosin'"):
+    with pytest.raises(ValueError, match="head must be one of .linear., .cosine.; got 'cosin'"):
         make_head("cosin", 4, 3)
     assert isinstance(build(head="cosine").head, CosineHead)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import __version__
 from ..counts import ClassCounts
 from . import longtail
 from .catalog import Entry, check_options, find
@@ -97,7 +98,7 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         notes=notes,
         checks=checks,
         options=_options(config),
-        version=_version(),
+        version=__version__,
     )
     held = checked["val"][0] if val is not None else None
     contents = {name: result.contents for name, (_, result) in checked.items()}
@@ -114,28 +115,22 @@ def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, d
     if config.counts is not None:
         if len(config.counts) != len(available):
             raise ValueError(f"--counts must give {len(available)} numbers, one per class; got {len(config.counts)}.")
-        wanted = list(config.counts)
-        longtail.check_supply(wanted, available, imbalance=None)
+        wanted = np.array(config.counts)
+        longtail.check_supply(wanted.tolist(), available, imbalance=None)
     else:
         assert imbalance is not None
         order = config.order or entry.order
-        sizes = available.counts
-        places = (
-            sizes.sort(descending=True, stable=True).indices.tolist() if order == "size" else list(range(len(sizes)))
-        )
-        by_place = [available.tolist()[label] for label in places]
+        have = available.counts.numpy()
+        ranked = np.argsort(-have, kind="stable") if order == "size" else np.arange(len(have))
         largest = config.max_per_class if config.max_per_class is not None else entry.largest
-        ruled = longtail.profile(config.profile, by_place, imbalance, largest=largest)
-        wanted = [0] * len(sizes)
-        for label, count in zip(places, ruled, strict=True):
-            wanted[label] = count
-        rule |= {"profile": config.profile, "imbalance": float(imbalance), "largest": max(wanted), "order": order}
+        wanted = np.zeros_like(have)
+        wanted[ranked] = longtail.profile(config.profile, have[ranked].tolist(), imbalance, largest=largest)
+        rule |= {"profile": config.profile, "imbalance": float(imbalance), "largest": int(wanted.max()), "order": order}
         if config.cap or entry.cap:
-            rule["capped"] = [label for label, (want, have) in enumerate(zip(wanted, available.tolist(), strict=True))
-                              if want > have]  # fmt: skip
-            wanted = [min(want, have) for want, have in zip(wanted, available.tolist(), strict=True)]
-        longtail.check_supply(wanted, available, imbalance=imbalance)
-    kept, ranks = longtail.select(train.labels, wanted, selection=config.selection, seed=config.data_seed)
+            rule["capped"] = np.flatnonzero(wanted > have).tolist()
+            wanted = np.minimum(wanted, have)
+        longtail.check_supply(wanted.tolist(), available, imbalance=imbalance)
+    kept, ranks = longtail.select(train.labels, wanted.tolist(), selection=config.selection, seed=config.data_seed)
     return train.subset(kept), rule, ranks
 
 
@@ -170,34 +165,26 @@ def _check_splits(
     lost = next((label for label, n in enumerate(done["train"][0].counts.tolist()) if not n), None)
     if lost is not None:
         raise ValueError(f"{splits['train'].counts.describe(lost)} has no training image left without its broken ones.")
-    broken = {name: list(result.broken) for name, (_, result) in done.items() if result.broken}
-    checks: dict[str, Any] = {"read": _how_much(config, done), "broken": broken}
-    checks["duplicates"] = _duplicates({name: result.contents for name, (_, result) in done.items()}, done)
+    sets = {name: data for name, (data, _) in done.items()}
+    contents = {name: result.contents for name, (_, result) in done.items() if result.contents is not None}
+    whole = len(contents) == len(done)
+    checks = {
+        "read": "all images" if whole else "none" if config.check == "none" else "a sample",
+        "broken": {name: list(result.broken) for name, (_, result) in done.items() if result.broken},
+        "duplicates": _duplicates(sets, contents) if whole else _same_paths(sets),
+    }
     return done, checks
 
 
-def _how_much(config: DataConfig, done: dict[str, tuple[ImageSet, CheckedImages]]) -> str:
-    if all(result.contents is not None for _, result in done.values()):
-        return "all images"
-    return "none" if config.check == "none" else "a sample"
-
-
-def _duplicates(
-    contents: dict[str, NDArray[np.uint64] | None], done: dict[str, tuple[ImageSet, CheckedImages]]
-) -> dict[str, Any] | None:
+def _duplicates(sets: dict[str, ImageSet], known: dict[str, NDArray[np.uint64]]) -> dict[str, Any]:
     """Images of one split that are in another one too, and equal training images under two labels."""
-    if any(values is None for values in contents.values()):
-        return _same_paths({name: data for name, (data, _) in done.items()})
-    known = {name: values for name, values in contents.items() if values is not None}
     result: dict[str, Any] = {}
     for name, values in known.items():
         if name != "train":
             shared = np.flatnonzero(np.isin(values, known["train"]))
-            images = done[name][0].images
-            result[f"train and {name}"] = {
-                "images": len(shared), "examples": [images.name(int(at)) for at in shared[:5]]
-            }  # fmt: skip
-    labels = done["train"][0].labels
+            examples = [sets[name].images.name(int(at)) for at in shared[:5]]
+            result[f"train and {name}"] = {"images": len(shared), "examples": examples}
+    labels = sets["train"].labels
     pairs = np.unique(np.stack([known["train"], labels.astype(np.uint64)]), axis=1)
     result["train, under two labels"] = {"images": int(pairs.shape[1] - len(np.unique(known["train"])))}
     return result
@@ -240,9 +227,3 @@ def _portable(dataset: str) -> str:
     """The name without the machine's path."""
     kind, _, path = dataset.partition(":")
     return f"{kind}:{Path(path).expanduser().resolve().name}" if path else kind
-
-
-def _version() -> str:
-    from .. import __version__  # noqa: PLC0415 - the package imports its rooms, not the other way round
-
-    return __version__

@@ -118,7 +118,8 @@ class Loader:
         if preset is not None and views is None:
             self._transform = preset.test if sampler is None else preset.train
             fast = preset.batch_test if sampler is None else preset.batch_train
-            self._fast = fast if _fits(fast, data) else None
+            if fast is not None and data.pixels is not None and data.pixels.shape[1:3] == (fast.size, fast.size):
+                self._fast = fast
         self.handed = 0
         """Images of the global batch that was handed over last."""
         if sampler is not None and sampler.class_counts.total != len(data):
@@ -217,11 +218,9 @@ class Loader:
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
         if not self.images or isinstance(self.data, FeatureSet) or self._fast is not None:
             return (self._at_once(order, start) for start in starts)
-        keys = np.arange(len(order))
-        shares = _Shares(self, order, keys, starts)
         loader = DataLoader(
             _Seeded(self.data, self._transform, self.seed, self.epoch if self.sampler is not None else 0),
-            batch_sampler=shares,
+            batch_sampler=self._keyed(order, starts),
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
@@ -229,6 +228,12 @@ class Loader:
             worker_init_fn=_deaf,
         )
         return self._read(loader)
+
+    def _keyed(self, order: NDArray[np.int64], starts: range) -> Iterator[list[tuple[int, int]]]:
+        """This rank's (index, key) pairs of each batch, made when they are asked for."""
+        keys = np.arange(len(order))
+        for start in starts:
+            yield list(zip(self._share(order, start).tolist(), self._share(keys, start).tolist(), strict=True))
 
     def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
         with _no_alarm():
@@ -328,21 +333,6 @@ def _close() -> None:
         batches._shutdown_workers()
 
 
-class _Shares:
-    """This rank's (index, key) pairs of each batch, made when they are asked for."""
-
-    def __init__(self, loader: Loader, order: NDArray[np.int64], keys: NDArray[np.int64], starts: range) -> None:
-        self.loader, self.order, self.keys, self.starts = loader, order, keys, starts
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for start in self.starts:
-            rows, keys = self.loader._share(self.order, start), self.loader._share(self.keys, start)
-            yield list(zip(rows.tolist(), keys.tolist(), strict=True))
-
-
 class _Seeded(Dataset[Any]):
     """Images by (position, key): the key seeds the augmentation, so it does not matter which worker does it."""
 
@@ -390,8 +380,3 @@ def _collate(items: list[tuple[Any, int, int] | Failure]) -> Batch | Failure:
             return item
     images, labels, indices = default_collate(items)
     return Batch(tuple(images) if isinstance(images, list) else images, labels, indices)
-
-
-def _fits(transform: BatchTransform | None, data: ImageSet | FeatureSet) -> bool:
-    pixels = data.pixels
-    return transform is not None and pixels is not None and pixels.shape[1:3] == (transform.size, transform.size)

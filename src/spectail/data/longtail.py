@@ -14,6 +14,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.checks import check_choice
 from ..counts import ClassCounts
 
 SELECTIONS = ("ldam", "first-n")
@@ -53,10 +54,11 @@ def profile(name: str, available: Sequence[int], imbalance: float, *, largest: i
 
     ``largest`` is n_max; by default the largest one for which every class can supply its share.
     """
-    if name not in RULES:
-        raise ValueError(f"profile must be one of {', '.join(RULES)}; got {name!r}.")
+    check_choice("profile", name, PROFILES)
+    if largest is not None and largest < 1:
+        raise ValueError(f"the size of the largest class must be 1 or more; got {largest}.")
     if largest is not None:
-        return RULES[name](check_largest(largest), len(available), imbalance)
+        return RULES[name](largest, len(available), imbalance)
     share = RULES[name](10**9, len(available), imbalance)
     # Start from the tightest class, then walk up past what truncation allows.
     largest = min(int(have * 10**9 / max(part, 1)) for have, part in zip(available, share, strict=True))
@@ -105,8 +107,7 @@ def select(
         >>> kept.tolist()
         [0, 2, 1]
     """
-    if selection not in SELECTIONS:
-        raise ValueError(f"selection must be one of {', '.join(SELECTIONS)}; got {selection!r}.")
+    check_choice("selection", selection, SELECTIONS)
     check_seed(seed)
     order, bounds = by_class(labels, len(wanted))
     generator = np.random.RandomState(seed)  # legacy on purpose: the field's subsets come from it
@@ -169,12 +170,6 @@ def check_imbalance(imbalance: float) -> float:
 def check_seed(seed: int) -> None:
     if not 0 <= seed < 2**32:
         raise ValueError(f"the data seed must lie in [0, 2**32); got {seed}.")
-
-
-def check_largest(largest: int) -> int:
-    if largest < 1:
-        raise ValueError(f"the size of the largest class must be 1 or more; got {largest}.")
-    return largest
 
 
 def _fits(wanted: Sequence[int], available: Sequence[int]) -> bool:

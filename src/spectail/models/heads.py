@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._utils.checks import check_choice
+
 HEADS = ("linear", "cosine")
 
 
@@ -95,8 +97,5 @@ class EnsembleHead(nn.Linear):
 
 
 def make_head(kind: str, in_features: int, num_classes: int) -> nn.Module:
-    if kind == "linear":
-        return nn.Linear(in_features, num_classes)
-    if kind == "cosine":
-        return CosineHead(in_features, num_classes)
-    raise ValueError(f"head must be one of {', '.join(HEADS)}; got {kind!r}.")
+    check_choice("head", kind, HEADS)
+    return (nn.Linear if kind == "linear" else CosineHead)(in_features, num_classes)

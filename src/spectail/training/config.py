@@ -158,14 +158,8 @@ class TrainConfig:
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "model": {"model": "small-cnn"},
-        "optim": {
-            "epochs": 11,
-            "batch_size": 64,
-            "optimizer": "sgd",
-            "lr": 0.1,
-            "weight_decay": 5e-4,
-            "warmup_epochs": 2.0,
-        },
+        "optim": {"epochs": 11, "batch_size": 64, "optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4,
+                  "warmup_epochs": 2.0},
     },
     "scratch": {
         "model": {"model": "vit_small_patch16_224"},
@@ -182,7 +176,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "transform": "vit-224",
     },
     "probe": {"probe": True, "optim": {"epochs": 12, "lr": 1e-3, "weight_decay": 0.0}},
-}
+}  # fmt: skip
 
 
 def check_config(config: TrainConfig) -> None:

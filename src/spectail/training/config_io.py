@@ -15,6 +15,8 @@ from .._utils.names import nearest
 from ..methods.registry import find_method
 from .config import PRESETS, TrainConfig
 
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+
 
 def to_dict(config: Any) -> dict[str, Any]:
     """All settings, as YAML and JSON can hold them."""
@@ -112,7 +114,7 @@ def _converted(value: Any, kind: Any, name: str) -> Any:
     if origin is tuple:
         values = [value] if not isinstance(value, list | tuple) else value
         return tuple(_converted(entry, arguments[0], name) for entry in values)
-    wrong = ValueError(f"'{name}' must be {_words(kind)}; got {value!r}.")
+    wrong = ValueError(f"'{name}' must be {KINDS.get(kind, kind)}; got {value!r}.")
     if kind is Path:
         if not isinstance(value, str | Path):
             raise wrong
@@ -133,9 +135,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _words(kind: Any) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}.get(
-        kind, str(kind)
-    )

@@ -28,8 +28,8 @@ def weights_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode())
-        digest.update(array_digest(value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.ndim else
-                                   value.detach().cpu().reshape(1).view(torch.uint8).numpy()).encode())  # fmt: skip
+        content = value.detach().cpu().reshape(value.shape or (1,)).contiguous().view(torch.uint8)
+        digest.update(array_digest(content.numpy()).encode())
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .._utils.checks import check_choice
 from ..counts import ClassCounts
 from ..data.catalog import find
 from ..data.manifest import Manifest
@@ -71,8 +72,7 @@ _USE = "To adjust its logits pass --post-hoc logit-adjustment or tau-norm."
 
 def _adjusted(run: Path, model: Classifier, counts: ClassCounts, post_hoc: str, tau: float | None) -> nn.Module:
     """What a method that acts after training makes of the model."""
-    if post_hoc not in POST_HOC:
-        raise ValueError(f"post_hoc must be one of {', '.join(POST_HOC)}; got {post_hoc!r}.")
+    check_choice("post_hoc", post_hoc, POST_HOC)
     kind = find_method(post_hoc).load()
     if kind.head == "linear" and (type(model) is not Classifier or type(model.head) is not nn.Linear):
         raise ValueError(f"{post_hoc} needs a plain linear head, which the network in {run} does not have.")

@@ -33,11 +33,7 @@ from .source import Source
 
 IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "png", "webp")
 LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "class_id", "category", "cls", "y")
-SPLITS = {
-    "train": {"train", "training"},
-    "test": {"test", "testing"},
-    "val": {"val", "valid", "validation", "dev"},
-}
+SPLITS = {"train": {"train", "training"}, "test": {"test", "testing"}, "val": {"val", "valid", "validation", "dev"}}
 CHEAP = 1 << 30  # bytes that are hashed without asking
 
 
@@ -53,7 +49,9 @@ def open_parquet(config: DataConfig, path: Path) -> Source:
     labels = {split: shards.labels() for split, shards in files.items()}
     names = next((shards.names for shards in files.values() if shards.names), None)
     ids, names = as_class_ids(labels, names, remap=config.remap_labels, where=str(path))
-    sets = {split: ImageSet(shards.images(), ids[split], names) for split, shards in files.items()}
+    sets = {
+        split: ImageSet(ParquetImages(shards.paths, shards.leaf), ids[split], names) for split, shards in files.items()
+    }
     notes = []
     if "test" not in sets and "val" in sets:
         sets["test"] = sets.pop("val")
@@ -127,15 +125,8 @@ class _Shards:
             columns.append(values.astype(np.int64) if values.dtype == bool else values)
         return np.concatenate(columns)
 
-    def images(self) -> ParquetImages:
-        return ParquetImages(self.paths, self.leaf)
-
 
 NOTHING: tuple[int, Any, list[int]] = (-1, None, [])
-
-
-def _whole(folder: Path) -> bool:
-    return is_sealed(folder / "index.npy") and is_sealed(folder / "images.bin", limit=CHEAP)
 
 
 class ParquetImages(EncodedImages):
@@ -197,7 +188,7 @@ class ParquetImages(EncodedImages):
     def for_random_access(self) -> EncodedImages:
         """All images one after the other in a memory-mapped file of the cache, written once."""
         folder = cache_folder() / "packed" / self.fingerprint()
-        if not _whole(folder):
+        if not (is_sealed(folder / "index.npy") and is_sealed(folder / "images.bin", limit=CHEAP)):
             if folder.exists():  # damaged: out of the way first, another process may be at it too
                 with contextlib.suppress(OSError):
                     aside = Path(tempfile.mkdtemp(dir=folder.parent))
@@ -231,17 +222,13 @@ class ParquetImages(EncodedImages):
     def _read_group(self, group: int) -> tuple[memoryview, list[int]]:
         """The bytes of a row group, one after the other, and where each image begins; a null has no bytes."""
         path, number = self.groups[group]
-        table = _in_words(path, _row_group, number=number, leaf=self.leaf)
+        table = _in_words(path, lambda path: pq.ParquetFile(path).read_row_group(number, columns=[self.leaf]))
         column = table.column(0).combine_chunks()
         column = column.field(0) if pa.types.is_struct(column.type) else column
         column = column.cast(pa.large_binary())
         _, ends, data = column.buffers()
         places = np.frombuffer(ends, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
         return memoryview(data or b""), places.tolist()
-
-
-def _row_group(path: Path, number: int, leaf: str) -> Any:
-    return pq.ParquetFile(path).read_row_group(number, columns=[leaf])
 
 
 def _in_words(path: Path, read: Callable[..., Any], **options: Any) -> Any:
@@ -272,17 +259,14 @@ def _is_label(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _type_of(schema: Any, name: str) -> str:
-    return f" (it is of type {schema.field(name).type})" if name in schema.names else ""
-
-
 def _pick(given: str | None, schema: Any, known: tuple[str, ...], fits: Any, what: str, flag: str, path: Path) -> str:
     """The column given, the one with a usual name, or the only one that fits."""
     fitting = [field.name for field in schema if fits(field.type)]
     if given is not None:
         if given not in fitting:
+            kind = f" (it is of type {schema.field(given).type})" if given in schema.names else ""
             raise ValueError(
-                f"{path} has no {what} column {given!r}{_type_of(schema, given)}; columns that could be one: "
+                f"{path} has no {what} column {given!r}{kind}; columns that could be one: "
                 f"{', '.join(fitting) or 'none'}."
             )
         return given
