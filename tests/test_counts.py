@@ -196,5 +196,5 @@ def test_limits_move_the_count_rules_only():
 def test_bad_conventions_are_refused_in_words():
     with pytest.raises(ValueError, match=r"'ranges'.*10, 100, 1000, 8142 classes; got 3.*Use 'count' or 'thirds'"):
         ClassCounts([3, 2, 1]).groups("ranges")
-    with pytest.raises(ValueError, match=r"one of count, oltr, if100, ranges, thirds; got 'shots'"):
+    with pytest.raises(ValueError, match=r"one of 'count', 'oltr', 'if100', 'ranges', 'thirds'; got 'shots'"):
         ClassCounts([3, 2, 1]).groups("shots")

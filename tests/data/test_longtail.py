@@ -300,7 +300,7 @@ def test_profile_with_a_given_largest_does_not_look_at_the_supply():
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("exp", {}, r"one of exponential, step; got 'exp'"),
+        ("exp", {}, r"one of 'exponential', 'step'; got 'exp'"),
         ("step", {"largest": 0}, "largest class must be 1 or more; got 0"),
         ("step", {"largest": -3}, "largest class must be 1 or more; got -3"),
     ],

@@ -87,7 +87,7 @@ def test_heads_by_name():
     assert isinstance(make_head("linear", 3, 2), nn.Linear)
     cosine = make_head("cosine", 3, 2)
     assert (type(cosine), cosine.scale, cosine.weight.shape) == (CosineHead, 30.0, (2, 3))
-    with pytest.raises(ValueError, match="linear, cosine; got 'mlp'"):
+    with pytest.raises(ValueError, match="'linear', 'cosine'; got 'mlp'"):
         make_head("mlp", 3, 2)
 
 
