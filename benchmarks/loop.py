@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.models.build import MODELS
 from spectail.training.config_io import from_dict
 from spectail.training.loop import Trainer

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from spectail import ClassCounts
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.data.longtail import exponential
 from spectail.models.cifar_resnet import CifarResNet
 from spectail.testing import settings

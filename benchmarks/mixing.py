@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.testing import register_network
 from spectail.training.config_io import from_dict
 from spectail.training.loop import Trainer

@@ -162,14 +162,8 @@ def figures_of(
 ) -> dict[str, Any]:
     """Every figure of ``results.json`` that follows from predictions, see :meth:`Metrics.compute`.
 
-    Args:
-        pairs: the counted predictions.
-        names: of the classes.
-        groups: classes of head, medium and tail.
-        convention: by which they were made.
-        spectral_norm: of the confusion matrix times Lambda.
-        bins: sums of :func:`add_calibration`; all 0 where there are no scores.
-        sums: the same.
+    ``groups`` are the classes of head, medium and tail by ``convention``; ``bins`` and ``sums`` are those of
+    :func:`add_calibration`, all 0 where there are no scores.
     """
     right, total, named = (torch.from_numpy(part) for part in (pairs.right, pairs.total, pairs.named))
     if int(total.sum()) == 0:

@@ -15,7 +15,7 @@ from torch import nn
 from training.runs import TINY, settings
 
 from spectail import CAR, ClassCounts, MixedTarget
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.methods import METHODS, Stage, Step
 from spectail.models.build import MODELS
 from spectail.training.car_term import CARTerm

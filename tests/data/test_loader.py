@@ -17,9 +17,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from spectail.data.batch import Batch
 from spectail.data.image_set import ImageSet
 from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
-from spectail.data.loader import Batch, Loader
+from spectail.data.loader import Loader
 from spectail.data.samplers import LongTailSampler
 from spectail.data.transforms import preset
 

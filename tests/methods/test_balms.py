@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from training.runs import metrics, results, settings
 
 from spectail import ClassCounts
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from spectail.methods import Stage, Step
 from spectail.methods.meta_sampler import MetaSampler, initial_rates

@@ -12,7 +12,7 @@ from torch import nn
 from training.runs import metrics, predictions, results, settings
 
 from spectail import MixedTarget
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.data.samplers import class_probabilities
 from spectail.methods.bbn import emphasis, mixed_logits
 from spectail.models.cifar_resnet import CifarResNet

@@ -10,7 +10,7 @@ from torch import nn
 from training.runs import metrics, results, settings
 
 from spectail import MixedTarget
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.data.samplers import LongTailSampler
 from spectail.methods.cmo import window
 from spectail.models.classifier import Classifier

@@ -9,7 +9,7 @@ from torch import nn
 from training.runs import metrics, results, settings
 
 from spectail import MixedTarget
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.data.transforms import Cutout, contrastive_views, preset
 from spectail.losses import BalancedSoftmaxLoss
 from spectail.testing import begun

@@ -7,7 +7,7 @@ from torch import nn
 from training.runs import settings
 
 from spectail.augment.rectify import rectify
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.methods import concutmix as module
 from spectail.training.loop import train
 

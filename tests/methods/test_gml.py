@@ -9,7 +9,7 @@ from training.runs import metrics, predictions, results, settings
 
 from spectail import ClassCounts
 from spectail.data import load
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.methods import Stage, Step
 from spectail.methods.gml import trains_balanced_head
 from spectail.models.heads import EnsembleHead

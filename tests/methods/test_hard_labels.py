@@ -11,7 +11,7 @@ from spectail.augment.balanced_contrastive import balanced_contrastive
 from spectail.augment.covariance import ClassCovariance
 from spectail.augment.rectify import rectify
 from spectail.augment.remix import remix_share
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 
 SIZE = 6
 HARD = torch.arange(SIZE) % 3

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from training.runs import metrics, predictions, results, settings
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.losses.ldam import margins
 from spectail.models.heads import CosineHead
 from spectail.training.loop import train

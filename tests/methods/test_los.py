@@ -6,7 +6,7 @@ import pytest
 import torch
 from training.runs import metrics, results, settings
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.losses import CrossEntropyLoss, LabelOverSmoothLoss
 from spectail.methods import Stage, Step
 from spectail.training.loop import train

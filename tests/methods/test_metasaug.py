@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training.runs import metrics, predictions, register, results, settings
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.losses import effective_number_weights
 from spectail.losses.ldam import margins
 from spectail.methods import Stage
@@ -464,7 +464,7 @@ def test_meta_data_from_validation(tmp_path):
         ({"meta_batch_size": -2}, "--meta-batch-size must be at least 1; got -2"),
         ({"meta_per_class": 2, "meta_data": "val"}, "by --val-per-class"),
         ({"start": 1.5}, "must lie between 0 and 1"),
-        ({"beta": 2.0}, "beta must lie in"),
+        ({"beta": 2.0}, "--beta must lie between 0 and 1; got 2.0"),
     ],
 )
 def test_options_that_make_no_sense(make, options, message):

@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.methods.metasaug import look_ahead
 from spectail.methods.metasaug import method as module
 from spectail.methods.metasaug.look_ahead import Still

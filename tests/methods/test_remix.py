@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from training.runs import metrics, predictions, results, settings
 
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.models.classifier import Classifier
 from spectail.training.loop import train
 

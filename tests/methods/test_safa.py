@@ -15,7 +15,7 @@ from torch import nn
 from training.runs import metrics, predictions, results, settings
 
 from spectail.augment.safa import Pairs, augment
-from spectail.data.loader import Batch
+from spectail.data.batch import Batch
 from spectail.losses.ldam import margins
 from spectail.methods.registry import find_method
 from spectail.methods.safa import SAFA, SAFAOptions

@@ -233,9 +233,9 @@ def test_default_output_tells_runs_apart():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--momentum", 1], r"--momentum 1.0 must lie in \[0, 1\)"),
-        (["--momentum", -0.1], r"--momentum -0.1 must lie in \[0, 1\)"),
-        (["--momentum", "nan"], r"--momentum nan must lie in"),
+        (["--momentum", 1], r"--momentum must lie in \[0, 1\); got 1.0"),
+        (["--momentum", -0.1], r"--momentum must lie in \[0, 1\); got -0.1"),
+        (["--momentum", "nan"], r"--momentum must lie in .* got nan"),
         (["--milestones", 160, 180], "--milestones 160 180 must be shares of the run between 0 and 1; .* write 0.8"),
         (["--milestones", 0.5, 1], "--milestones 0.5 1 must be shares"),
         (["--milestones", 0], "--milestones 0 must be shares"),

@@ -9,28 +9,48 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Limits(NamedTuple):
-    """What a setting must lie between: a mark in the type of its field, which :func:`check_limits` reads."""
+    """What a number must lie between. As a mark in the type of a field, :func:`check_limits` reads it."""
 
     low: float
     high: float = math.inf
     open_low: bool = False
-    """Whether the setting must be more than ``low``."""
+    """Whether the number must be more than ``low``."""
+    open_high: bool = False
+    """Whether it must be less than ``high``."""
+
+    def check(self, name: str, value: float) -> None:
+        """Refuse anything but a finite number between the limits."""
+        check_number(**{name: value})
+        low, high, open_low, open_high = self
+        inside = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+        if inside and math.isfinite(value):
+            return
+        if open_high:
+            where = f"lie in [{low:g}, {high:g})"
+        elif math.isfinite(high):
+            where = f"be more than {low:g} and at most {high:g}" if open_low else f"lie between {low:g} and {high:g}"
+        else:
+            finite = "" if math.isfinite(value) else " and finite"
+            where = f"be {'more than' if open_low else 'at least'} {low:g}{finite}"
+        raise ValueError(f"{name} must {where}; got {value}.")
 
 
 Proportion = Annotated[float, Limits(0, 1)]
+BelowOne = Annotated[float, Limits(0, 1, open_high=True)]
 NotNegative = Annotated[float, Limits(0)]
 Positive = Annotated[float, Limits(0, open_low=True)]
+Natural = Annotated[int, Limits(0)]
 AtLeastOne = Annotated[int, Limits(1)]
 
 
-def check_limits(settings: Any) -> None:
+def check_limits(settings: Any, prefix: str = "") -> None:
     """Refuse a field of a dataclass that is outside the limits in its type; None, for a default, is always right."""
     for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
+        value = getattr(settings, name, None)
         for kind in (hint, *typing.get_args(hint)):  # of `Positive | None` the first of two
             for mark in getattr(kind, "__metadata__", ()):
-                if isinstance(mark, Limits):
-                    low, high, open_low = mark
-                    within(name.replace("_", "-"), getattr(settings, name), low, high, open_low=open_low)
+                if isinstance(mark, Limits) and value is not None:
+                    mark.check(f"--{prefix}{name.replace('_', '-')}", value)
 
 
 def check_number(**options: object) -> None:
@@ -44,21 +64,3 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     """One of a few values."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
-
-
-def within(flag: str, value: float | None, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-    """Refuse a value of a flag outside [low, high], or (low, high]. None, for a default, is always right."""
-    if value is not None:
-        check_range(f"--{flag}", value, low, high, open_low=open_low)
-
-
-def check_range(name: str, value: float, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
-    """A finite number in [low, high], or in (low, high]."""
-    check_number(**{name: value})
-    if not (low <= value <= high and not (open_low and value == low) and math.isfinite(value)):
-        if math.isfinite(high) and open_low:
-            raise ValueError(f"{name} must be more than {low:g} and at most {high:g}; got {value}.")
-        if math.isfinite(high):
-            raise ValueError(f"{name} must lie between {low:g} and {high:g}; got {value}.")
-        finite = "" if math.isfinite(value) else " and finite"
-        raise ValueError(f"{name} must be {'more than' if open_low else 'at least'} {low:g}{finite}; got {value}.")

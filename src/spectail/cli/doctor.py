@@ -41,18 +41,12 @@ def run(arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    as_json = read(arguments)
-    report = examine()
-    print(json.dumps(report, indent=1) if as_json else render(report))
-    return 0 if report["core_works"] else 1
-
-
-def read(arguments: list[str]) -> bool:
-    """Whether JSON is asked for. The parser of the other commands may not be installed."""
-    for argument in arguments:
+    for argument in arguments:  # the parser of the other commands may not be installed
         if argument != "--json":
             raise ValueError(f"expected no option but --json or --help; got {argument!r}.")
-    return bool(arguments)
+    report = examine()
+    print(json.dumps(report, indent=1) if arguments else render(report))
+    return 0 if report["core_works"] else 1
 
 
 def examine() -> dict[str, Any]:

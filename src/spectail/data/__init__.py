@@ -8,24 +8,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batch import Batch
     from .config import DataConfig
     from .datasets import Data, load
     from .feature_set import FeatureSet
     from .image_set import ImageSet
     from .images import ArrayImages, BrokenImage
-    from .loader import Batch, Loader
+    from .loader import Loader
     from .longtail import exponential, hold_out, select, step
     from .manifest import Manifest
     from .samplers import SAMPLERS, LongTailSampler, class_probabilities
     from .transforms import PRESETS, Preset, Views, preset
 
 _HOMES = {
+    "batch": ["Batch"],
     "config": ["DataConfig"],
     "feature_set": ["FeatureSet"],
     "images": ["ArrayImages", "BrokenImage"],
     "image_set": ["ImageSet"],
     "datasets": ["Data", "load"],
-    "loader": ["Batch", "Loader"],
+    "loader": ["Loader"],
     "longtail": ["exponential", "hold_out", "select", "step"],
     "manifest": ["Manifest"],
     "samplers": ["SAMPLERS", "LongTailSampler", "class_probabilities"],

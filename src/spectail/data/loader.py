@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 from torch.utils.data._utils import signal_handling
 
 from .._core import waits
+from .batch import Batch
 from .batch_transforms import BatchTransform
 from .feature_set import FeatureSet
 from .image_set import ImageSet
@@ -41,14 +42,6 @@ class Failure:
 
 class WorkerLost(OSError):
     """A process that reads images has died."""
-
-
-class Batch(NamedTuple):
-    """``images`` is a tensor, or a tuple of them with several views; ``indices`` are positions in the image set."""
-
-    images: Any
-    labels: Tensor
-    indices: Tensor
 
 
 class Loader:

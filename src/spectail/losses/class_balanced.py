@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._utils.checks import check_choice, check_range
+from .._utils.checks import Limits, check_choice
 from ..counts import CountsLike, as_counts
 from .base import LabelLoss, log_others
 from .focal import sigmoid_focal
@@ -23,7 +23,7 @@ def effective_number_weights(class_counts: CountsLike, beta: float = 0.9999) -> 
         >>> effective_number_weights([100, 20, 5], 0.9999).round(decimals=5)
         tensor([0.1159, 0.5772, 2.3069], dtype=torch.float64)
     """
-    check_range("beta", beta, 0, 1)
+    Limits(0, 1).check("beta", beta)
     n = as_counts(class_counts, advice="Drop the class.").counts.double()
     if beta == 1:
         weight = 1 / n
@@ -69,7 +69,7 @@ class ClassBalancedLoss(LabelLoss):
     ):
         super().__init__(average=average, **options)  # type: ignore[arg-type]
         check_choice("base", base, BASES)
-        check_range("gamma", gamma, 0)
+        Limits(0).check("gamma", gamma)
         self.base, self.gamma = base, float(gamma)
         self.register_buffer("balance", effective_number_weights(class_counts, beta))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.checks import check_choice, check_range
+from .._utils.checks import Limits, check_choice
 from .base import LabelLoss
 
 FORMS = ("softmax", "sigmoid")
@@ -34,10 +34,10 @@ class FocalLoss(LabelLoss):
 
     def __init__(self, gamma: float = 1.0, form: str = "softmax", alpha: float | None = None, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        check_range("gamma", gamma, 0)
+        Limits(0).check("gamma", gamma)
         check_choice("form", form, FORMS)
         if alpha is not None:
-            check_range("alpha", alpha, 0, 1)
+            Limits(0, 1).check("alpha", alpha)
             if form != "sigmoid":
                 raise ValueError(f"alpha belongs to form='sigmoid'; got {alpha} with {form!r}.")
         self.gamma, self.form, self.alpha = float(gamma), form, alpha

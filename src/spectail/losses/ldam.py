@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.checks import check_range
+from .._utils.checks import Limits
 from ..counts import CountsLike, as_counts
 from .base import LabelLoss, log_others
 
@@ -45,8 +45,8 @@ class LDAMLoss(LabelLoss):
 
     def __init__(self, class_counts: CountsLike, max_margin: float = 0.5, scale: float = 30.0, **options: object):
         super().__init__(**options)  # type: ignore[arg-type]
-        check_range("max_margin", max_margin, 0)
-        check_range("scale", scale, 0, open_low=True)
+        Limits(0).check("max_margin", max_margin)
+        Limits(0, open_low=True).check("scale", scale)
         self.scale = float(scale)
         self.register_buffer("margin", margins(class_counts, max_margin))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._utils.checks import check_range
+from .._utils.checks import Limits
 from .base import LabelLoss
 
 
@@ -29,7 +29,7 @@ class LabelOverSmoothLoss(LabelLoss):
 
     def __init__(self, delta: float = 0.98, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        check_range("delta", delta, 0, 1)
+        Limits(0, 1).check("delta", delta)
         self.delta = float(delta)
 
     def costs(self, logits: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ its ordinary step on the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +17,12 @@ from torch import Tensor, nn
 from .._core import waits
 from .._core.distributed import rank_and_world, summed
 from .._utils.checks import AtLeastOne, Limits, NotNegative
+from ..data.batch import Batch
 from ..losses import BalancedSoftmaxLoss
 from ..models.classifier import Classifier
-from .base import About, Outcome, Stage, Step, Stream
+from .base import About, Batches, Outcome, Stage, Step, Stream
 from .meta_sampler import MetaSampler
 from .two_stage import TwoStage, TwoStageOptions
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class BALMS(TwoStage):
         source = {"train": "the training set", "val": "validation data"}[own.meta_data]
         return {"meta_data": f"class-balanced draws from {source}"}
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         if "meta" not in batches:
             return super().loss(model, batches, step)
         assert step.fetch is not None

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from .._utils.checks import check_limits
 from ..counts import ClassCounts
+from ..data.batch import Batch
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..models.heads import make_head
 from ..targets import MixedTarget
 
 if TYPE_CHECKING:
-    from ..data.loader import Batch
     from ..data.transforms import Preset
+
+Batches = Mapping[str, Batch]
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Method(nn.Module):
         """What the steps of this epoch are counted as in results.json."""
         return step.stage.name
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         batch = batches["main"]
         logits = model(batch.images)
         return Outcome(self.criterion(logits, batch.labels), logits, batch.labels)

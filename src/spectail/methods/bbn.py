@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,7 @@ from .._utils.checks import AtLeastOne
 from ..models.classifier import Classifier
 from ..models.two_branch import TwoBranchClassifier
 from ..targets import MixedTarget
-from .base import About, Method, Options, Outcome, Stage, Step, Stream
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
+from .base import About, Batches, Method, Options, Outcome, Stage, Step, Stream
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class BBN(Method):
     def begin_epoch(self, step: Step) -> None:
         self.emphasis = emphasis(step.epoch + (self.options.count_from == "paper"), self.horizon)
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         assert isinstance(model, TwoBranchClassifier)
         uniform, reverse = batches["main"], batches["reversed"]
         # one pass per stream: batch statistics must not be mixed

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from .._core.distributed import rank_and_world
-from .._utils.checks import Limits, Positive, Proportion
+from .._utils.checks import Limits, Natural, Positive, Proportion
 from ..augment.mixing import Draws, paste
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
-from .base import About, Outcome, Stage, Step, Stream
+from .base import About, Batches, Outcome, Stage, Step, Stream
 from .base_loss import BaseLossOptions, OnBaseLoss
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -27,9 +23,9 @@ class CMOOptions(BaseLossOptions):
     foreground_exponent: Annotated[float, Limits(-10, 10)] = 1.0
     """Foreground images are drawn with weight n^-exponent: 1 makes classes equally likely (the code), 2 rare ones
     likelier (the paper's formula read literally)."""
-    plain_first: Annotated[int, Limits(0)] = 4
+    plain_first: Natural = 4
     """Epochs without pasting at the start."""
-    plain_last: Annotated[int, Limits(0)] = 3
+    plain_last: Natural = 3
     """Epochs without pasting at the end. Both shrink in runs of fewer than nine epochs."""
 
 
@@ -54,7 +50,7 @@ class CMO(OnBaseLoss):
         pasted = "pasted" if self.active(step) else "plain"
         return pasted if usual == step.stage.name else f"{pasted}, {usual}"
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
         labels, size = class_indices(batch.labels, "cmo"), len(batch.labels)
         front = batches.get("foreground")

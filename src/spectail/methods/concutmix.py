@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +15,12 @@ from .._utils.checks import AtLeastOne, NotNegative, Positive, Proportion
 from ..augment.balanced_contrastive import balanced_contrastive
 from ..augment.mixing import Draws, paste
 from ..augment.rectify import rectify
-from ..data.transforms import contrastive_views
+from ..data.transforms import Preset, contrastive_views
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
-from .base import About, Method, Options, Outcome, Stage, Step, Stream
+from .base import About, Batches, Method, Options, Outcome, Stage, Step, Stream
 from .deferred import switch_epoch
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
-    from ..data.transforms import Preset
 
 CONTRASTIVE = ("class_weight", "contrast_weight", "temperature", "width", "projection_norm")
 """Options without a meaning in the lite mode."""
@@ -114,7 +110,7 @@ class ConCutMix(Method):
     def phase(self, step: Step) -> str:
         return "rectified" if self.rectifies(step) else step.stage.name
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
         labels, front = class_indices(batch.labels, "concutmix"), batches["foreground"]
         pasted = class_indices(front.labels, "the foreground of concutmix")

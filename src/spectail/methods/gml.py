@@ -3,23 +3,19 @@ the old one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from .._utils.checks import AtLeastOne
+from .._utils.checks import AtLeastOne, BelowOne
 from ..losses import BalancedSoftmaxLoss, ClassBalancedLoss, GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
-from .base import About, Method, Outcome, Stage, Step, Stream
+from .base import About, Batches, Method, Outcome, Stage, Step, Stream
 from .deferred import DeferOptions
 from .two_stage import TwoStage, TwoStageOptions
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -30,18 +26,13 @@ class GMLOptions(TwoStageOptions):
     """Sampler of the second stage; the prior in the loss is then the training set's, or uniform."""
     reuse_head: bool = False
     """Begin the second stage with the old head instead of a fresh one."""
-    ensemble: float = 0.5
+    ensemble: BelowOne = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
     old_prior: Literal["auto", "remove", "keep"] = "auto"
     """Whether the log prior is taken off the old head's logits, which is right for cross entropy, or kept, which is
     right for a head that was made for equally frequent classes. auto goes by the method of the --stage1 run."""
     stage2_batch_size: AtLeastOne | None = 512
     """Batch size of the second stage, which should be large against the number of classes."""
-
-    def check(self) -> None:
-        super().check()
-        if not 0 <= self.ensemble < 1:
-            raise ValueError(f"--ensemble must lie in [0, 1); got {self.ensemble}.")
 
 
 class GML(TwoStage):
@@ -85,7 +76,7 @@ class GML(TwoStage):
             if not self.options.reuse_head:
                 nn.Linear.reset_parameters(model.head)
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         if step.stage.name == "stage1":
             return super().loss(model, batches, step)
         batch, head = batches["main"], model.head

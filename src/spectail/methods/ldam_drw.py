@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import nn
 
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..models.heads import CosineHead
-from .base import About, Outcome, Step
+from .base import About, Batches, Outcome, Step
 from .deferred import Deferrable, LossOptions
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class LDAMDRW(Deferrable):
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         return CosineHead(in_features, len(self.counts), self.options.scale)
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         batch = batches["main"]
         logits = model(batch.images)  # scale * cosine, as inference uses them
         return Outcome(self.criterion(logits / self.options.scale, batch.labels), logits, batch.labels)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from .._core import waits
 from .._core.distributed import rank_and_world
@@ -13,11 +12,8 @@ from ..augment.mixing import Draws, mixup, paste
 from ..augment.remix import remix_share
 from ..models.classifier import Classifier
 from ..targets import MixedTarget, class_indices
-from .base import About, Outcome, Step
+from .base import About, Batches, Outcome, Step
 from .base_loss import BaseLossOptions, OnBaseLoss
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class ReMix(OnBaseLoss):
         super().__init__(*arguments, **options)
         self.needs_images = self.options.mix == "cutmix"
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         options, batch = self.options, batches["main"]
         labels = class_indices(batch.labels, "remix")
         draws = Draws(step.generator, rank_and_world()[0])

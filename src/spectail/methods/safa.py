@@ -3,9 +3,8 @@ small networks read from frequent ones; late in training the classifier learns f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,9 @@ from ..augment.safa import DirectionNets, Pairs, augment, draw_pairs, head_class
 from ..losses import LDAMLoss
 from ..models.classifier import Classifier
 from ..targets import class_indices
-from .base import About, Outcome, Step
+from .base import About, Batches, Outcome, Step
 from .base_loss import BaseLossOptions, OnBaseLoss
 from .deferred import switch_epoch
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class SAFA(OnBaseLoss):
     def phase(self, step: Step) -> str:
         return "augmented" if self.augments(step) else super().phase(step)
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         own, labels = self.options, class_indices(batches["main"].labels, "safa-r")
         features, logits = model(batches["main"].images, features=True)
         pairs = Pairs(*(waits.sent(rows, labels.device) for rows in self.pairs(step.known(batches["main"]), step)))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
 from .._utils.checks import AtLeastOne, NotNegative, Positive
 from ..losses import CrossEntropyLoss
 from ..models.classifier import Classifier
-from .base import Method, Options, Outcome, Stage, Step
-
-if TYPE_CHECKING:
-    from ..data.loader import Batch
+from .base import Batches, Method, Options, Outcome, Stage, Step
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class TwoStage(Method):
         )
         return [Stage("stage1"), second]
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         batch = batches["main"]
         logits = model(batch.images)
         criterion = self.plain if step.stage.name == "stage1" else self.criterion

@@ -30,15 +30,7 @@ def download_files(
     panels: Sequence[Panel] = (),
     study: SeedStudy | None = None,
 ) -> dict[str, tuple[str, str]]:
-    """What can be downloaded: name of the file, what it is, and its text.
-
-    Args:
-        analyses: of all classifiers.
-        comparison: of several.
-        runs: where they come from, one per analysis, or none.
-        panels: how CAR's settings move the result, from :func:`~spectail.report.curves.find_panels`.
-        study: of several seeds.
-    """
+    """What can be downloaded: name of the file, what it is, and its text. There is one run per analysis, or none."""
     numbers: dict[str, Any] = {"spectail": __version__, "analyses": [summary(analysis) for analysis in analyses]}
     titles = [analysis.predictions.name for analysis in analyses]
     if comparison is not None:

@@ -108,7 +108,7 @@ def _render(
     assert loader is not None
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
     script = "\n".join(scripts)
-    panels = _panels(runs)
+    panels, sweeps = _settings(runs)
     files = download_files(analyses, comparison, runs, panels, study)
     titles = [analysis.predictions.name for analysis in analyses]
     shown = list(range(len(analyses)) if study is None else study.shown)[:DETAILED]
@@ -147,7 +147,7 @@ def _render(
         ],
         "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
-        "sweeps": _sweeps(panels),
+        "sweeps": sweeps,
     }
     there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs}
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
@@ -282,22 +282,14 @@ def _ten(analysis: Analysis, view: list[int]) -> dict[str, Any]:
     return {"view": view, "rows": rows.tolist()}
 
 
-def _panels(runs: list[RunRecord]) -> list[Panel]:
-    """How CAR's settings move the result; none if no setting varies."""
+def _settings(runs: list[RunRecord]) -> tuple[list[Panel], list[tuple[Any, str]]]:
+    """How CAR's settings move the result: panels, and a drawing and a finding of each; none if no setting varies."""
     if len(runs) < 2:
-        return []
-    from .curves import find_panels  # noqa: PLC0415 - predictions without runs need no training code
+        return [], []
+    from .curves import drawings, find_panels, finding  # noqa: PLC0415 - predictions without runs need no training code
 
-    return find_panels(runs)
-
-
-def _sweeps(panels: list[Panel]) -> list[tuple[Any, str]]:
-    """Drawings of the panels, each with its finding."""
-    if not panels:
-        return []
-    from .curves import drawings, finding  # noqa: PLC0415
-
-    return list(zip(drawings(panels), map(finding, panels), strict=True))
+    panels = find_panels(runs)
+    return panels, list(zip(drawings(panels), map(finding, panels), strict=True))
 
 
 def _gap(known: list[tuple[str, Analysis, RunRecord]]) -> Any:

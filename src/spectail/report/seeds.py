@@ -138,12 +138,7 @@ def study(
     others: then only the images are drawn. From three seeds on there is also Student's interval over the differences
     of the seeds. There is no test over the images of all seeds together: they are the same images.
 
-    Args:
-        analyses: one per run, of the same test images.
-        runs: where they come from.
-        groups: from :func:`group_runs`.
-        draws: of the bootstrap.
-        seed: of the bootstrap.
+    There is one analysis per run, all of the same test images; ``draws`` and ``seed`` are those of the bootstrap.
     """
     for other in analyses[1:]:
         require_same(analyses[0].predictions, other.predictions)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
-from .._utils.checks import within
+from .._utils.checks import AtLeastOne, BelowOne, Limits, Natural, NotNegative, Positive, Proportion, check_limits
 from .._utils.names import nearest
 from ..counts import ClassCounts
 from ..data.config import DataConfig
@@ -21,40 +21,40 @@ from ..models.build import ModelConfig
 class OptimConfig:
     """How the weights move."""
 
-    epochs: int = 20
+    epochs: AtLeastOne = 20
     """Passes over the training images. A method with several stages says how long the others are."""
-    batch_size: int = 128
+    batch_size: AtLeastOne = 128
     """Images in one optimiser step, over all processes and micro-batches."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """The optimiser: AdamW, or SGD with momentum."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate at its highest point."""
-    weight_decay: float = 0.05
+    weight_decay: NotNegative = 0.05
     """Weight decay. AdamW decouples it and spares biases and norms; SGD applies it to everything."""
-    momentum: float = 0.9
+    momentum: BelowOne = 0.9
     """Momentum of SGD."""
     nesterov: bool = False
     """Use Nesterov's form of the momentum of SGD."""
     schedule: Literal["cosine", "cosine-epochs", "step", "constant"] = "cosine"
     """How the learning rate falls. cosine-epochs changes it once an epoch, one epoch ahead, as some released code
     does."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: NotNegative = 0.0
     """Epochs over which the learning rate rises linearly at the start."""
-    warmup_start: float = 0.0
+    warmup_start: Proportion = 0.0
     """Fraction of the learning rate at which the warm-up begins."""
-    min_lr: float = 0.0
+    min_lr: NotNegative = 0.0
     """Learning rate at which the cosine schedule ends."""
     milestones: tuple[float, ...] = (0.8, 0.9)
     """Fractions of the training at which the step schedule multiplies the learning rate by --decay-factor."""
-    decay_factor: float = 0.01
+    decay_factor: Annotated[float, Limits(0, 1, open_low=True)] = 0.01
     """Factor by which the step schedule multiplies the learning rate at each milestone."""
-    clip: float = 0.0
+    clip: NotNegative = 0.0
     """Clip the norm of the gradient to this value; 0 does not clip."""
-    accumulation: int = 1
+    accumulation: AtLeastOne = 1
     """Number of micro-batches into which the batch of a step is split."""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """Mixed precision: none, bfloat16, or float16 with loss scaling (on a GPU)."""
-    ema: float = 0.0
+    ema: BelowOne = 0.0
     """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
 
 
@@ -69,9 +69,9 @@ class CARConfig:
     script."""
     alpha: float | None = None
     """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1 or 0.3."""
-    start_epoch: int = 0
+    start_epoch: Natural = 0
     """First epoch in which CAR has any weight. Its history fills before."""
-    warmup_epochs: float = 0.0
+    warmup_epochs: NotNegative = 0.0
     """Epochs over which the weight of CAR then rises to alpha."""
     stages: tuple[str, ...] | None = None
     """Stages of the method in which CAR runs. By default all that are trained on labels."""
@@ -131,19 +131,19 @@ class TrainConfig:
     """Seed of the weights, the order of the images and their augmentation."""
     device: str = "auto"
     """Device to train on: auto, cpu, cuda or mps."""
-    workers: int = 2
+    workers: Natural = 2
     """Number of processes that decode images which are not held in memory."""
     select_on: Literal["last", "val", "test"] = "last"
     """Which epoch to report: the last, the best on validation data, or the best on test data, which flatters."""
     flip_test: bool = False
     """Average the logits of each image and its mirror image, as some papers do."""
-    eval_every: int = 1
+    eval_every: AtLeastOne = 1
     """Number of epochs between evaluations on validation data."""
     eval_train: bool = True
     """Evaluate the training set at the end, for the worst-class training accuracy."""
-    checkpoint_every: int = 0
+    checkpoint_every: Natural = 0
     """Number of steps between checkpoints inside an epoch; 0 saves at the end of an epoch only."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: AtLeastOne = 2
     """Number of checkpoints to keep, the newest ones."""
     log_gradient: bool = False
     """Log the gradient norm of CAR once an epoch."""
@@ -184,29 +184,17 @@ def check_config(config: TrainConfig) -> None:
     config.options.check()
     if config.output.exists() and not config.output.is_dir():
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
-    least = {"epochs": optim.epochs, "accumulation": optim.accumulation, "eval-every": config.eval_every,
-             "keep-checkpoints": config.keep_checkpoints, "batch-size": optim.batch_size}  # fmt: skip
-    for flag, value in least.items():
-        within(flag, value, 1)
-    positive = {"workers": config.workers, "checkpoint-every": config.checkpoint_every, "clip": optim.clip,
-                "warmup-epochs": optim.warmup_epochs, "weight-decay": optim.weight_decay, "min-lr": optim.min_lr,
-                "car.start-epoch": config.car.start_epoch, "car.warmup-epochs": config.car.warmup_epochs}  # fmt: skip
-    for flag, number in positive.items():
-        within(flag, number, 0)
-    within("lr", optim.lr, 0, open_low=True)
+    for settings, prefix in ((config, ""), (optim, ""), (config.car, "car.")):
+        check_limits(settings, prefix)
     _check_schedule(optim)
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
-    if not 0 <= optim.ema < 1:
-        raise ValueError(f"--ema {optim.ema} must lie in [0, 1).")
     if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
         raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
     _check_trackers(config.trackers)
 
 
 def _check_schedule(optim: OptimConfig) -> None:
-    if not 0 <= optim.momentum < 1:
-        raise ValueError(f"--momentum {optim.momentum} must lie in [0, 1).")
     if optim.nesterov and (optim.optimizer != "sgd" or optim.momentum == 0):
         raise ValueError("--nesterov belongs to --optimizer sgd with a --momentum above 0. Leave it out.")
     if not all(0 < share < 1 for share in optim.milestones):
@@ -214,8 +202,6 @@ def _check_schedule(optim: OptimConfig) -> None:
         raise ValueError(
             f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
         )
-    within("decay-factor", optim.decay_factor, 0, 1, open_low=True)
-    within("warmup-start", optim.warmup_start, 0, 1)
 
 
 def has_gpu() -> bool:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._utils.files import whole_file
+from ..data.batch import Batch
 from ..data.datasets import Data
-from ..data.loader import Batch, Loader
+from ..data.loader import Loader
 from ..methods.base import Stage
 from ..models.weights import read_weights
 from . import checkpoint

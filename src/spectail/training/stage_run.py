@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from .._core import waits
 from .._core.dtypes import widest
-from ..data.loader import Batch, Loader
+from ..data.batch import Batch
+from ..data.loader import Loader
 from ..data.samplers import DeferredSampler, LongTailSampler
 from ..methods.base import Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier

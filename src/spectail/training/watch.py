@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .._core import waits
-from ..data.loader import Batch
+from ..data.batch import Batch
 
 EVERY = 20
 """Steps between losses that are looked at where a look means waiting."""

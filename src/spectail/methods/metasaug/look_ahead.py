@@ -41,8 +41,7 @@ class Backbone:
         return at_least_single(features)
 
     def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
-        """Make the step, given the slope of the augmented loss in the logits."""
-        raise NotImplementedError
+        """Make the step, given the slope of the augmented loss in the logits; as it stands, nothing moves."""
 
     def meta(self, images: Any) -> Tensor:
         """Features after the step."""
@@ -51,7 +50,7 @@ class Backbone:
     def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
         """Derivative of the features of the batch along v, given the slope of the meta loss in its logits; None for a
         backbone that stays."""
-        raise NotImplementedError
+        return None
 
 
 class Still(Backbone):
@@ -63,9 +62,6 @@ class Still(Backbone):
         self.features = at_least_single(features.detach())
         self.logits = logits.detach() if logits.dtype == self.features.dtype else None
 
-    def step(self, slope: Tensor, weight: Tensor, lr: float) -> None:
-        """Nothing moves."""
-
     @torch.no_grad()
     def meta(self, images: Any) -> Tensor:
         if any(module.training for module in self.backbone.modules()):
@@ -74,9 +70,6 @@ class Still(Backbone):
         with self.autocast:
             features = torch.cat([self.backbone(part) for part in images.split(size)])
         return at_least_single(features)
-
-    def turned(self, slope: Tensor, weight: Tensor) -> Tensor | None:
-        return None
 
 
 class Moving(Backbone):

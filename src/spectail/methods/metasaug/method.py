@@ -8,9 +8,8 @@ and the real step uses them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +19,15 @@ from ..._core.dtypes import at_least_single
 from ..._utils.checks import AtLeastOne, NotNegative, Positive, Proportion
 from ...augment.covariance import ClassCovariance, Present, present
 from ...augment.isda import quadratic_forms
+from ...data.batch import Batch
 from ...losses import CrossEntropyLoss, effective_number_weights
 from ...losses.ldam import margins
 from ...models.classifier import Classifier
 from ...targets import class_indices
-from ..base import About, Method, Outcome, Stage, Step, Stream
+from ..base import About, Batches, Method, Outcome, Stage, Step, Stream
 from ..deferred import switch_epoch
 from ..two_stage import TwoStage, TwoStageOptions
 from .look_ahead import Augmented, Moving, Still, covariance_gradient, cut_off, smallest_eigenvalue
-
-if TYPE_CHECKING:
-    from ...data.loader import Batch
 
 RATE = 0.1
 """Learning rate of the step ahead where the real one is not by SGD."""
@@ -53,7 +50,7 @@ class MetaSAugOptions(TwoStageOptions):
     virtual_lr: Positive | None = None
     """Learning rate of the step ahead (default: the current one under SGD; else 0.1, as AdamW's is too small to matter
     in a plain step)."""
-    beta: float = 0.9999
+    beta: Proportion = 0.9999
     """Beta of the effective numbers behind the class weights."""
     weight_average: Literal["weights", "samples"] = "weights"
     """Divide the weighted loss by the sum of the weights in the batch, or by the number of images."""
@@ -181,7 +178,7 @@ class MetaSAug(TwoStage):
 
     # -- a step --
 
-    def loss(self, model: Classifier, batches: Mapping[str, Batch], step: Step) -> Outcome:
+    def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:
         batch = batches["main"]
         labels = class_indices(batch.labels, "metasaug")
         if not self.active(step):
