@@ -10,14 +10,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..diagnosis.text_table import number
 from .figures import AMBER, BLUE, RED, Drawing, check_format, new_figure, save, styled, to_svg
-from .run_record import CAR_SETTINGS, RunRecord, what_differs
+from .seeds import what_differs
+
+if TYPE_CHECKING:
+    from .run_record import RunRecord
 
 SETTINGS = {
     "beta": "memory \N{GREEK SMALL LETTER BETA}",
@@ -64,7 +67,7 @@ def find_panels(runs: Sequence[RunRecord], *, validation: bool = False) -> list[
     """
     known = [(run, settings) for run in runs if (settings := run.car_settings) is not None]
     panels = []
-    for name in CAR_SETTINGS:
+    for name in SETTINGS:
         groups: dict[tuple[Any, ...], dict[float, list[RunRecord]]] = {}
         others: dict[tuple[Any, ...], dict[str, Any]] = {}
         for run, settings in known:

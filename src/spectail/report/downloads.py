@@ -13,12 +13,11 @@ from .._core.pairs import Pairs
 from ..diagnosis.analysis import Analysis, summary
 from ..diagnosis.comparison import Comparison, comparison_summary
 from ..diagnosis.tables import csv_text, latex, markdown, to_csv
-from ..diagnosis.text_table import Table
+from .curves import Panel
+from .seeds import SeedStudy, seed_tables
 
 if TYPE_CHECKING:
-    from .curves import Panel
     from .run_record import RunRecord
-    from .seeds import SeedStudy
 
 TESTED = ("only_baseline", "only_other", "p", "p_holm", "significant")
 
@@ -35,12 +34,9 @@ def download_files(
     titles = [analysis.predictions.name for analysis in analyses]
     if comparison is not None:
         numbers["comparison"] = comparison_summary(comparison)
-    before: list[Table] = []
     if study is not None:
-        from .seeds import seed_tables  # noqa: PLC0415 - predictions without runs need no training code
-
         numbers["seeds"] = asdict(study)
-        before = seed_tables(study)
+    before = [] if study is None else seed_tables(study)
     if runs:
         numbers["runs"] = [_run(run, name) for run, name in zip(runs, titles, strict=True)]
     if panels:

@@ -18,14 +18,14 @@ from .._utils.files import whole_file
 from ..diagnosis.analysis import STANDS_OUT, Analysis
 from ..diagnosis.comparison import Comparison
 from ..diagnosis.text_table import number
+from .curves import drawings, find_panels, finding
 from .downloads import download_files
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
 from .payload import DETAILED, hidden_cells, payload, with_matrix
+from .seeds import SeedStudy, interval_of, mean_table
 
 if TYPE_CHECKING:
-    from .curves import Panel
     from .run_record import RunRecord
-    from .seeds import SeedStudy
 
 SCRIPTS = ("base.js", "scatter.js", "matrix.js", "table.js", "downloads.js")
 WORST_SHOWN = (8, 4)  # of one classifier, of each of several
@@ -108,7 +108,7 @@ def _render(
     assert loader is not None
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
     script = "\n".join(scripts)
-    panels, sweeps = _settings(runs)
+    panels = find_panels(runs)
     files = download_files(analyses, comparison, runs, panels, study)
     titles = [analysis.predictions.name for analysis in analyses]
     shown = list(range(len(analyses)) if study is None else study.shown)[:DETAILED]
@@ -137,7 +137,7 @@ def _render(
         "runs": runs,
         "comparison": comparison,
         "study": study,
-        "seeds": _seeds(study),
+        "seeds": None if study is None else {"table": mean_table(study), "interval_of": interval_of},
         "cards": _cards(analyses),
         "figures": _figures(analyses, runs),
         "gap": _gap([(titles[index], analyses[index], runs[index]) for index in shown] if runs else []),
@@ -147,7 +147,7 @@ def _render(
         ],
         "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
-        "sweeps": sweeps,
+        "sweeps": list(zip(drawings(panels), map(finding, panels), strict=True)),
     }
     there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs}
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
@@ -193,14 +193,6 @@ def _headings(titles: list[str], shown: list[int], study: SeedStudy | None) -> l
         f"{titles[index]} (median of {size} seeds)" if size > 1 else titles[index]
         for index, size in zip(shown, sizes, strict=False)
     ]
-
-
-def _seeds(study: SeedStudy | None) -> dict[str, Any] | None:
-    if study is None:
-        return None
-    from .seeds import interval_of, mean_table  # noqa: PLC0415 - predictions without runs need no training code
-
-    return {"table": mean_table(study), "interval_of": interval_of}
 
 
 def _title(analyses: list[Analysis], study: SeedStudy | None) -> str:
@@ -280,16 +272,6 @@ def _ten(analysis: Analysis, view: list[int]) -> dict[str, Any]:
         rows[:-1, column] = [100 * float((own == other).mean()) if len(own) else 0.0 for other in view]
         rows[-1, column] = 100 - rows[:-1, column].sum() if len(own) else 0.0
     return {"view": view, "rows": rows.tolist()}
-
-
-def _settings(runs: list[RunRecord]) -> tuple[list[Panel], list[tuple[Any, str]]]:
-    """How CAR's settings move the result: panels, and a drawing and a finding of each; none if no setting varies."""
-    if len(runs) < 2:
-        return [], []
-    from .curves import drawings, find_panels, finding  # noqa: PLC0415 - predictions without runs need no training code
-
-    panels = find_panels(runs)
-    return panels, list(zip(drawings(panels), map(finding, panels), strict=True))
 
 
 def _gap(known: list[tuple[str, Analysis, RunRecord]]) -> Any:

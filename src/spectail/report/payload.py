@@ -6,16 +6,14 @@ import base64
 import gzip
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from ..diagnosis.analysis import Analysis
 from .figures import cluster_order, matrix_cells
-
-if TYPE_CHECKING:
-    from .seeds import SeedStudy
+from .seeds import SeedStudy
 
 DETAILED = 6  # runs shown in full; more would make a page nobody scrolls through
 CELLS = 250_000  # of a confusion matrix that are drawn

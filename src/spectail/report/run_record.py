@@ -160,13 +160,6 @@ def label(results: dict[str, Any]) -> str:
     return (name if name.startswith("car") else f"{name} + car") + ("" if preset == own else f" ({preset})")
 
 
-def what_differs(settings: list[dict[str, Any]]) -> list[str]:
-    """For each of several runs or curves, the settings in which they differ."""
-    names = sorted({name for entry in settings for name in entry})
-    differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
-    return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]
-
-
 def run_names(runs: Sequence[RunRecord]) -> list[str]:
     """What to call runs: the method, with the seed or the folder only where that does not tell them apart."""
     methods = [run.label for run in runs]

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,9 @@ from ..diagnosis.comparison import (
 from ..diagnosis.statistics import student
 from ..diagnosis.tables import TITLES, signed
 from ..diagnosis.text_table import Table, number
-from .run_record import RunRecord, what_differs
+
+if TYPE_CHECKING:
+    from .run_record import RunRecord
 
 FIGURES = {"overall": "all", "head": "head", "medium": "medium", "tail": "tail", "worst_test": "worst class",
            "worst_ratio": "WR", "ece": "ECE"}  # fmt: skip
@@ -113,6 +115,13 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
         Group(name, tuple(indices[seed] for seed in sorted(indices)), tuple(sorted(indices)))
         for name, indices in zip(names, by_seed.values(), strict=True)
     ]
+
+
+def what_differs(settings: list[dict[str, Any]]) -> list[str]:
+    """For each of several runs or curves, the settings in which they differ."""
+    names = sorted({name for entry in settings for name in entry})
+    differ = [name for name in names if len({repr(entry.get(name)) for entry in settings}) > 1]
+    return [", ".join(f"{name.rpartition('.')[2]} {entry.get(name)}" for name in differ) for entry in settings]
 
 
 def _names(firsts: list[RunRecord], settings: list[dict[str, Any]]) -> list[str]:
