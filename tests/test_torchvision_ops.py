@@ -3,6 +3,7 @@
 ``FITS_NOT`` stands for a CUDA build of torchvision beside a CPU-only torch, whatever is installed here.
 """
 
+import json
 import subprocess
 import sys
 
@@ -32,16 +33,51 @@ assert importlib.util.find_spec("torchvision") is None and importlib.util.find_s
 """
 
 
-def run(code):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code + "\nprint('done')"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("done\n")
+SERVER = """
+import json, os, sys, traceback, warnings
+import torch
+
+warnings.simplefilter("error")
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        status = 0
+        try:
+            exec(json.loads(line), {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            status = 1
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
-def test_torchvision_and_timm_import_after_it():
+@pytest.fixture(scope="module")
+def torch_alone():
+    """A process that has imported torch and nothing else, and forks one for each case."""
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture
+def run(torch_alone, capfd):
+    def in_a_process_of_its_own(code):
+        torch_alone.stdin.write(json.dumps(code) + "\n")
+        torch_alone.stdin.flush()
+        assert torch_alone.stdout.readline() == "0\n", capfd.readouterr().err
+
+    return in_a_process_of_its_own
+
+
+def test_the_server_notices_failures(torch_alone):
+    torch_alone.stdin.write(json.dumps("import sys; assert 'torchvision' in sys.modules") + "\n")
+    torch_alone.stdin.flush()
+    assert torch_alone.stdout.readline() == "1\n"
+
+
+def test_torchvision_and_timm_import_after_it(run):
     run("""
 import spectail._utils.torchvision_ops as ops
 import torchvision, torchvision.transforms.v2, timm
@@ -55,7 +91,7 @@ assert timm.create_model("resnet18", num_classes=2).eval()(torch.zeros(1, 3, 32,
 """)
 
 
-def test_without_it_torchvision_does_not_import_where_its_operators_do_not_load():
+def test_without_it_torchvision_does_not_import_where_its_operators_do_not_load(run):
     """The reason the module exists: it may go when this fails for torchvision beside any torch."""
     run("""
 import importlib.util, pathlib, torch
@@ -76,7 +112,7 @@ except RuntimeError as error:
 """)
 
 
-def test_importing_it_twice_leaves_the_operators_in_place():
+def test_importing_it_twice_leaves_the_operators_in_place(run):
     """As a notebook reloads modules: the library that holds the declarations must outlive the first import."""
     run(f"""{FITS_NOT}
 import gc, importlib
@@ -92,7 +128,7 @@ torch.library.Library("torchvision", "IMPL").impl("nms", lambda *boxes: boxes[0]
 
 
 @pytest.mark.parametrize("defined", [["nms"], ["qnms"], ["nms", "qnms"], []])
-def test_it_declares_only_what_is_missing(defined):
+def test_it_declares_only_what_is_missing(run, defined):
     schemas = [NMS if name == "nms" else "q" + NMS for name in defined]
     run(f"""{FITS_NOT}
 mine = torch.library.Library("torchvision", "FRAGMENT")
@@ -113,7 +149,7 @@ assert torch.ops.torchvision.nms.default and torch.ops.torchvision.qnms.default
 """)
 
 
-def test_with_operators_that_load_it_declares_nothing():
+def test_with_operators_that_load_it_declares_nothing(run):
     run(f"""
 import torch
 
@@ -132,7 +168,7 @@ assert kept and ops._declared is None
 """)
 
 
-def test_without_torchvision_it_does_nothing():
+def test_without_torchvision_it_does_nothing(run):
     run(f"""{NOT_INSTALLED}
 import torch
 
@@ -144,7 +180,7 @@ assert not hasattr(torch.ops.torchvision, "nms")
 """)
 
 
-def test_the_operators_stay_unavailable():
+def test_the_operators_stay_unavailable(run):
     """A schema is declared, not an implementation: a call says so, and returns no wrong boxes."""
     run(f"""{FITS_NOT}
 import spectail._utils.torchvision_ops
