@@ -68,7 +68,7 @@ def soft_confusion(
     scores = _scores(logits)
     items = _entries(target, scores, mixed, ignore_index)
     rows = soft_rows(items.of(scores), items.label, items.partner, kind)
-    mass = _mass(items, scores.shape[1])
+    mass = items.by_class(scores.shape[1])
     weight = items.mass / mass.clamp_min(1)[items.label]
     columns = scores.new_zeros(scores.shape[1], scores.shape[1])
     return columns.index_add(0, items.label, rows * weight[:, None]).T
@@ -163,7 +163,10 @@ def class_errors(confusion: Tensor) -> Tensor:
         >>> class_errors(torch.tensor([[0.0, 0.25], [0.5, 0.0]]))
         tensor([0.5000, 0.2500])
     """
-    _square(confusion)
+    if not isinstance(confusion, Tensor):
+        raise TypeError(f"confusion must be a tensor of shape (K, K); got {type(confusion).__name__}.")
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        raise ValueError(f"confusion must be a square matrix (K, K); got shape {tuple(confusion.shape)}.")
     return confusion.sum(0)
 
 
@@ -188,12 +191,8 @@ def _hard_confusion(pred: Tensor, items: Entries, num_classes: int) -> Tensor:
         wrong &= pred != items.partner
     counts = items.mass.new_zeros(num_classes, num_classes)
     counts.index_put_((pred, items.label), items.mass * wrong, accumulate=True)
-    mass = _mass(items, num_classes)
+    mass = items.by_class(num_classes)
     return counts / mass.where(mass > 0, 1)
-
-
-def _mass(items: Entries, num_classes: int) -> Tensor:
-    return items.mass.new_zeros(num_classes).index_add(0, items.label, items.mass)
 
 
 def _scores(logits: Tensor) -> Tensor:
@@ -210,10 +209,3 @@ def _entries(target: Target, scores: Tensor, mixed: str, ignore_index: int) -> E
         check_finite(scores.detach())
     check_choice("mixed", mixed, MIXED_MODES)
     return entries(target, scores.shape[1], scores.dtype, mixed, ignore_index)
-
-
-def _square(confusion: Tensor) -> None:
-    if not isinstance(confusion, Tensor):
-        raise TypeError(f"confusion must be a tensor of shape (K, K); got {type(confusion).__name__}.")
-    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        raise ValueError(f"confusion must be a square matrix (K, K); got shape {tuple(confusion.shape)}.")

@@ -94,6 +94,10 @@ class Entries(NamedTuple):
         """Rows of a per-sample tensor, one per entry."""
         return per_sample if self.sample is None else per_sample[self.sample]
 
+    def by_class(self, num_classes: int) -> Tensor:
+        """The mass of each class, (K,)."""
+        return self.mass.new_zeros(num_classes).index_add(0, self.label, self.mass)
+
 
 def entries(
     target: Target,
@@ -127,7 +131,7 @@ def label_mass(target: Target, num_classes: int, mixed: str | None = None, ignor
         tensor([1., 0., 2.], dtype=torch.float64)
     """
     items = entries(target, num_classes, torch.float64, mixed or "masked", -100 if ignore is None else ignore)
-    return items.mass.new_zeros(num_classes).index_add_(0, items.label, items.mass)
+    return items.by_class(num_classes)
 
 
 def _soft_entries(labels: Tensor, fixed: bool) -> Entries:

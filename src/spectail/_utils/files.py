@@ -12,9 +12,9 @@ import tempfile
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,13 +118,16 @@ def cached_array(name: str, build: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
         return array
     array = build()
-    try:
-        with whole_file(path) as temporary, temporary.open("wb") as file:
-            np.save(file, array)
-        seal(path)
-    except OSError:
-        pass  # a cache that cannot be written costs time, not the run
+    keep_in_cache(path, lambda file: np.save(file, array))
     return array
+
+
+def keep_in_cache(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file and seal it. A cache that cannot be written costs time, not the run."""
+    with suppress(OSError):
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            write(file)
+        seal(path)
 
 
 def seal(path: Path) -> None:

@@ -50,14 +50,11 @@ class Entry:
 
 ENTRIES = [
     Entry("cifar10-lt", "CIFAR-10, exponential long tail", "cifar:open_source", "cifar", 100, 5000,
-          classes=10, test=10_000,
-          takes=frozenset({"root", "image_column", "label_column"})),
+          classes=10, test=10_000, takes=frozenset({"root", "image_column", "label_column"})),
     Entry("cifar100-lt", "CIFAR-100, exponential long tail", "cifar:open_source", "cifar", 100, 500,
-          classes=100, test=10_000,
-          takes=frozenset({"root", "image_column", "label_column"})),
+          classes=100, test=10_000, takes=frozenset({"root", "image_column", "label_column"})),
     Entry("tiny-imagenet-lt", "Tiny-ImageNet-200, exponential long tail", "tiny_imagenet:open_source", "tiny", 100, 500,
-          classes=200, test=10_000,
-          takes=frozenset({"root"})),
+          classes=200, test=10_000, takes=frozenset({"root"})),
     Entry("imagenet-lt", "ImageNet-LT by its official lists (Liu et al. 2019)", "imagenet_lt:open_source", "imagenet",
           fixed=True, classes=1000, images=115_846, test=50_000, takes=frozenset({"root", "lists"})),
     Entry("imagenet-lt-exp", "ILSVRC-2012, exponential long tail: not the set above", "imagenet_lt:open_exponential",
@@ -65,8 +62,7 @@ ENTRIES = [
     Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat",
           fixed=True, classes=8_142, images=437_513, test=24_426, takes=frozenset({"root", "lists"})),
     Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs_lt:open_source", "glyphs", 100, 200,
-          classes=100,
-          takes=frozenset({"num_classes"})),
+          classes=100, takes=frozenset({"num_classes"})),
 ]  # fmt: skip
 OWN = [
     Entry("folder:PATH", "a folder per class, with or without train/val/test", "folder:open_source", "imagenet",

@@ -67,9 +67,10 @@ def check_images(
 def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> CheckedImages | None:
     """Decode everything into one array, kept in the cache; None if the sizes differ."""
     broken: dict[int, BrokenImage] = {}
+    pixels: NDArray[np.uint8] | None = None
 
     def build() -> NDArray[np.uint8]:
-        pixels: NDArray[np.uint8] | None = None
+        nonlocal pixels
         for index in track(images.scan_order().tolist(), "reading images", len(images)):
             try:
                 image = np.asarray(images.read(index))
@@ -84,9 +85,8 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Che
                     f"others are {_size(pixels.shape[1:])}. Use --in-memory no."
                 )
             pixels[index] = image
-        if broken:
-            raise _SomeBroken(pixels)  # not kept in the cache: the files should be mended
-        assert pixels is not None
+        if broken or pixels is None:
+            raise _SomeBroken  # not kept in the cache: the files should be mended
         return pixels
 
     try:
@@ -96,10 +96,9 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Che
         if must:
             raise ValueError(str(error)) from None
         return None
-    except _SomeBroken as some:
-        if not skip_broken or some.pixels is None:
+    except _SomeBroken:
+        if not skip_broken or pixels is None:
             _refuse([broken[index] for index in sorted(broken)], images)
-        pixels = some.pixels
     kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
     pixels = pixels[kept] if broken else pixels
     problems = tuple(broken[index].problem for index in sorted(broken))
@@ -112,8 +111,7 @@ class _UnequalSizes(Exception):
 
 
 class _SomeBroken(Exception):
-    def __init__(self, pixels: NDArray[np.uint8] | None) -> None:
-        self.pixels = pixels
+    pass
 
 
 def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track) -> CheckedImages:

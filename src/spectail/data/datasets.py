@@ -213,10 +213,9 @@ def _draws(config: DataConfig, source: Source, rule: dict[str, Any]) -> bool:
 
 def _options(config: DataConfig) -> dict[str, Any]:
     """What the user chose, for the record; where the files lie is nobody else's business."""
-    names = [
-        option.name for option in fields(DataConfig) if option.name not in ("dataset", "root", "lists", "test_list")
-    ]
-    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(DataConfig, name)}
+    chosen = {option.name: getattr(config, option.name) for option in fields(config)}
+    private = ("dataset", "root", "lists", "test_list")
+    return {name: value for name, value in chosen.items() if name not in private and value != getattr(DataConfig, name)}
 
 
 def _path(value: Path | str | None) -> Path | None:

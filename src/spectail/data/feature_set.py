@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._utils.files import array_digest, cache_folder, is_sealed, seal, whole_file
+from .._utils.files import array_digest, cache_folder, is_sealed, keep_in_cache
 from ..counts import ClassCounts
 
 Compute = Callable[[NDArray[np.int64]], NDArray[Any]]
@@ -67,7 +67,10 @@ class FeatureCache:
             missing = np.flatnonzero(~known)
             missing = missing[np.argsort(first[missing])]  # in stored order, which is the fastest to read
             made = compute(first[missing])
-            self._keep(distinct[missing], made)
+            order = np.argsort(distinct[missing])
+            new, rows = distinct[missing][order], made[order]
+            path = self.folder / f"{array_digest(new)[:32]}.npz"
+            keep_in_cache(path, lambda file: np.savez(file, images=new, features=rows))
             parts.append((missing, made))
         found = np.empty((len(distinct), parts[0][1].shape[1]), dtype=parts[0][1].dtype)
         for where, features in parts:
@@ -80,13 +83,3 @@ class FeatureCache:
             if is_sealed(path):
                 with np.load(path, allow_pickle=False) as file:
                     yield file["images"], file["features"]
-
-    def _keep(self, images: NDArray[np.uint64], features: NDArray[Any]) -> None:
-        order = np.argsort(images)
-        path = self.folder / f"{array_digest(images[order])[:32]}.npz"
-        try:
-            with whole_file(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, images=images[order], features=features[order])
-            seal(path)
-        except OSError:
-            pass  # a cache that cannot be written costs time, not the run

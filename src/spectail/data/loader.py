@@ -334,20 +334,18 @@ class _Seeded(Dataset[Any]):
 
     def __getitem__(self, item: tuple[int, int]) -> tuple[Any, int, int] | Failure:
         """An error is handed over in place of the image: the main process tells it from the death of a worker."""
+        index, key = item
+        seed = int(np.random.SeedSequence([*b"augment", self.seed, self.epoch, key]).generate_state(1)[0])
         try:
-            return self._item(*item)
+            image = self.data.images.read(index)
+            with _own_random_numbers(seed):
+                made = self.transform(image)
         except BrokenImage as error:
             return Failure(error)  # said without the worker's traceback
         except Exception:
             if get_worker_info() is None:
                 raise
             return Failure(ExceptionWrapper(where="in a process that reads images"))  # type: ignore[no-untyped-call]
-
-    def _item(self, index: int, key: int) -> tuple[Any, int, int]:
-        image = self.data.images.read(index)
-        seed = int(np.random.SeedSequence([*b"augment", self.seed, self.epoch, key]).generate_state(1)[0])
-        with _own_random_numbers(seed):
-            made = self.transform(image)
         return made, int(self.data.labels[index]), index
 
 

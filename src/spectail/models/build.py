@@ -39,10 +39,6 @@ class ModelConfig:
     they are random."""
 
 
-def _cifar(depth: int) -> Callable[[dict[str, Any]], nn.Module]:
-    return lambda options: CifarResNet(depth)
-
-
 def _resnet34(options: dict[str, Any]) -> nn.Module:
     """ResNet-34 for 32 x 32 images: a 3 x 3 stem of stride 1, no pooling after it."""
     import timm  # noqa: PLC0415
@@ -57,8 +53,8 @@ def _resnet34(options: dict[str, Any]) -> nn.Module:
 MODELS: dict[str, tuple[str, Callable[[dict[str, Any]], nn.Module]]] = {
     "small-cnn": ("three convolutions, for the embedded data set", lambda options: SmallCNN()),
     "small-vit": ("ViT of width 192 and depth 6 for small images", lambda options: SmallViT(**options)),
-    "resnet20": ("CIFAR ResNet-20", _cifar(20)),
-    "resnet32": ("CIFAR ResNet-32, the field's network for CIFAR-LT", _cifar(32)),
+    "resnet20": ("CIFAR ResNet-20", lambda options: CifarResNet(20)),
+    "resnet32": ("CIFAR ResNet-32, the field's network for CIFAR-LT", lambda options: CifarResNet(32)),
     "resnet34-cifar": ("ResNet-34 with a stem for 32 x 32 images, as in Weight Balancing and LOS", _resnet34),
 }
 

@@ -91,14 +91,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # every reader has errors of its own
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise ValueError(f"{path} cannot be read as weights ({reason}). Save a plain state_dict of tensors.") from None
+    content = content if isinstance(content, dict) else {}
     for key in WRAPPERS:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
+        if isinstance(content.get(key), dict):
             content = content[key]
-    tensors = (
-        {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-        if isinstance(content, dict)
-        else {}
-    )
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise ValueError(f"{path} holds no tensors by name; expected a state_dict.")
     return tensors
@@ -107,14 +104,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _cleaned(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
     """Names as the backbone has them: prefixes of wrappers removed, then timm's own conversion where it has one."""
     own = set(backbone.state_dict())
-    changed = True
-    while changed and not own & state.keys():
-        changed = False
-        for prefix in PREFIXES:
-            if any(name.startswith(prefix) for name in state):
-                state = {name.removeprefix(prefix): value for name, value in state.items()}
-                changed = True
-                break
+    while not own & state.keys():
+        prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in state)), None)
+        if prefix is None:
+            break
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
     convert = getattr(sys.modules.get(type(backbone).__module__), "checkpoint_filter_fn", None)
     if convert is not None:  # for instance position embeddings for another image size
         try:

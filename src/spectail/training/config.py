@@ -186,15 +186,6 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
     for settings, prefix in ((config, ""), (optim, ""), (config.car, "car.")):
         check_limits(settings, prefix)
-    _check_schedule(optim)
-    if config.probe and config.flip_test:
-        raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
-    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
-        raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
-    _check_trackers(config.trackers)
-
-
-def _check_schedule(optim: OptimConfig) -> None:
     if optim.nesterov and (optim.optimizer != "sgd" or optim.momentum == 0):
         raise ValueError("--nesterov belongs to --optimizer sgd with a --momentum above 0. Leave it out.")
     if not all(0 < share < 1 for share in optim.milestones):
@@ -202,6 +193,11 @@ def _check_schedule(optim: OptimConfig) -> None:
         raise ValueError(
             f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
         )
+    if config.probe and config.flip_test:
+        raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
+    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
+        raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
+    _check_trackers(config.trackers)
 
 
 def has_gpu() -> bool:

@@ -191,7 +191,7 @@ class Trainer:
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
             self._select(entry, epoch)
         if run.car is not None and self.config.log_gradient:
-            entry["car_gradient_norm"] = car_gradient(run.model, run.car.car, self._spread_batch())
+            entry["car_gradient_norm"] = car_gradient(run.model, run.car.car, self._train_batches(spread=True))
         if run.car is not None and self.config.log_cm_gap:
             entry |= cm_gap(run.model, run.car.car, self._train_batches())
         if self.accelerator.is_main_process:
@@ -223,8 +223,9 @@ class Trainer:
             self.accelerator.wait_for_everyone()
             model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
         inference = self.method.inference(model)
+        measured = ["train"] * self.config.eval_train + ["val"] * ("val" in self.pieces.splits)
         test, logits = self._evaluate(inference, "test", keep_logits=True)
-        others = {split: self._evaluate(inference, split)[0] for split in self._measured()}
+        others = {split: self._evaluate(inference, split)[0] for split in measured}
         manifest = self.pieces.data.manifest
         disclosures = self.method.disclosures()
         results = RunResults(make_results(self.config, manifest, self.progress, disclosures, test, others))
@@ -246,10 +247,6 @@ class Trainer:
         return results
 
     # -- smaller matters --
-
-    def _measured(self) -> list[str]:
-        """The splits that are measured at the end beside the test set."""
-        return ["train"] * self.config.eval_train + ["val"] * ("val" in self.pieces.splits)
 
     def _stages(self) -> list[Stage]:
         stages = self.method.stages()
@@ -304,14 +301,12 @@ class Trainer:
             f"{path} has the state and the images of the batch. Try a lower --lr, --clip 1, or --precision no."
         )
 
-    def _spread_batch(self) -> Loader:
-        """One batch from all over the training set, which is sorted by class: the first images are of one class."""
+    def _train_batches(self, *, spread: bool = False) -> Loader:
+        """The training set, which is sorted by class, in order; ``spread`` gives one batch from all over it."""
         data = self.pieces.splits["train"]
-        spread = rank_share(data, 0, math.ceil(len(data) / 256))
-        return Loader(spread, self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
-
-    def _train_batches(self) -> Loader:
-        return Loader(self.pieces.splits["train"], self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
+        if spread:
+            data = rank_share(data, 0, math.ceil(len(data) / 256))
+        return Loader(data, self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
         return evaluate(

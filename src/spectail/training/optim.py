@@ -22,13 +22,9 @@ def make_optimizer(
     spared = {id(parameter) for parameter in undecayed}
     if optim.optimizer == "adamw":
         spared |= {id(parameter) for parameter in trainable if parameter.ndim <= 1}
-    groups = [
-        {
-            "params": [parameter for parameter in trainable if id(parameter) not in spared],
-            "weight_decay": optim.weight_decay,
-        },
-        {"params": [parameter for parameter in trainable if id(parameter) in spared], "weight_decay": 0.0},
-    ]
+    decayed = [parameter for parameter in trainable if id(parameter) not in spared]
+    rest = [parameter for parameter in trainable if id(parameter) in spared]
+    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if optim.optimizer == "sgd":
         return torch.optim.SGD(groups, optim.lr, optim.momentum, nesterov=optim.nesterov)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -89,9 +90,7 @@ class StageRun:
 
     def current(self) -> Classifier:
         """The model as it stands: the average of the weights where one is kept."""
-        if self.average is None:
-            return self.model
-        return self.average.module
+        return self.model if self.average is None else self.average.module
 
     def groups(self) -> Iterator[tuple[list[dict[str, Batch]], int]]:
         """The micro-batches of each optimiser step, and how many images they hold on all ranks.
@@ -100,7 +99,7 @@ class StageRun:
         """
         used = self.method.streams_in_use(self.step)
         others = {
-            name: _endless(loader)
+            name: chain.from_iterable(repeat(loader))
             for name, loader in self.loaders.items()
             if name != "main" and (used is None or name in used)
         }
@@ -128,15 +127,15 @@ class StageRun:
 
     def figures(self, *, everywhere: bool = False) -> dict[str, float]:
         """Means over the images of the epoch so far; ``everywhere`` of all ranks, which must all ask."""
+        figures = {"lr": float(self.optimizer.param_groups[0]["lr"])}
         names = sorted(self.sums)
         if not names:
-            return {"lr": float(self.optimizer.param_groups[0]["lr"])}
+            return figures
         values = torch.stack([self.sums[name] for name in names])
         counts = values.new_tensor([self.counted[name] for name in names])
         if everywhere and self.accelerator.num_processes > 1:
             values, counts = self.accelerator.reduce(torch.stack([values, counts]), "sum")
-        means = dict(zip(names, (values / counts).tolist(), strict=True))
-        return means | {"lr": float(self.optimizer.param_groups[0]["lr"])}
+        return dict(zip(names, (values / counts).tolist(), strict=True)) | figures
 
     def share_buffers(self) -> None:
         """Rank 0's running statistics for all: DDP hands them on only at the next training step."""
@@ -209,8 +208,3 @@ class StageRun:
             world_size=world,
             device=self.accelerator.device,
         )
-
-
-def _endless(loader: Loader) -> Iterator[Batch]:
-    while True:
-        yield from loader

@@ -75,8 +75,8 @@ def open_source(config: DataConfig) -> Source:
         raise ValueError(f"{config.dataset} expects a train and a test file; only train was found. Add the test file.")
     for split, data, expected in zip(("train", "test"), (source.train, source.test), archive.per_class, strict=True):
         counts = data.counts
-        if any(count != expected for count in counts.tolist()):
-            label = next(i for i, count in enumerate(counts.tolist()) if count != expected)
+        label = next((i for i, count in enumerate(counts.tolist()) if count != expected), None)
+        if label is not None:
             raise ValueError(
                 f"{config.dataset} expects {expected} {split} images in each class; {counts.describe(label)} has "
                 f"{counts.tolist()[label]}. Use the complete original set, or parquet:PATH for a set of your own."

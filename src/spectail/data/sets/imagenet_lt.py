@@ -56,7 +56,10 @@ def open_source(config: DataConfig) -> Source:
             )
         check_inside(paths, root, folder / LISTS[split])
     _check_facts(parts["train"][1], folder)
-    _check_disjoint(parts["train"][0], parts["val"][0], folder)
+    held = set(parts["val"][0])
+    shared = next((path for path in parts["train"][0] if path in held), None)
+    if shared is not None:
+        raise ValueError(f"{shared} is in both the train and the val list of {folder}; they must be disjoint.")
     wnids = _wnids(*parts["train"])
     sets = {
         split: ImageSet(FileImages(root, _existing(root, paths, labels, wnids)), labels, wnids)
@@ -89,13 +92,6 @@ def _check_facts(labels: np.ndarray, folder: Path) -> None:
             f"found {found[0]:,} classes of {found[1]:,} to {found[2]:,}, {'/'.join(map(str, groups.values()))}. "
             "For lists of your own use list:FILE."
         )
-
-
-def _check_disjoint(train: Texts, val: Texts, folder: Path) -> None:
-    held = set(val)
-    shared = next((path for path in train if path in held), None)
-    if shared is not None:
-        raise ValueError(f"{shared} is in both the train and the val list of {folder}; they must be disjoint.")
 
 
 def _wnids(paths: Texts, labels: np.ndarray) -> tuple[str, ...]:

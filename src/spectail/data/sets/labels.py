@@ -30,8 +30,8 @@ def as_class_ids(
                 f"{where}: class {_show(extra[0], names)} occurs in {split} and not in train"
                 f"{f', and {len(extra) - 1} more' if len(extra) > 1 else ''}. A class needs training images."
             )
+    ids = {split: np.searchsorted(found, values).astype(np.int64) for split, values in labels.items()}
     if not np.issubdtype(train.dtype, np.integer):
-        ids = {split: np.searchsorted(found, values).astype(np.int64) for split, values in labels.items()}
         return ids, tuple(str(name) for name in found)
     if found[0] < 0:
         raise ValueError(f"{where}: labels must be 0 or more; found {found[0]}.")
@@ -47,7 +47,6 @@ def as_class_ids(
             f"{where}: labels must be 0..{size - 1} without gaps; {missing:,} have no training image: {shown}. "
             "Pass --remap-labels to number the classes that occur."
         )
-    ids = {split: np.searchsorted(found, values).astype(np.int64) for split, values in labels.items()}
     return ids, tuple(names[label] if names is not None else str(label) for label in found)
 
 

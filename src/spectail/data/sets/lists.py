@@ -37,7 +37,8 @@ def open_source(config: DataConfig) -> Source:
     root = config.root if config.root is not None else path.parent
     test, notes = config.test_list, []
     if test is None:
-        test = _sibling(path)
+        siblings = (path.with_name(path.name.replace("train", word)) for word in TEST_NAMES)
+        test = next((other for other in siblings if other != path and other.is_file()), None)
         notes = [f"the test list {test.name} was found beside the training list"] if test else []
     elif not test.is_file():
         raise MissingData(f"--test-list {test} does not exist.")
@@ -55,60 +56,40 @@ def open_source(config: DataConfig) -> Source:
 
 def read_list(path: Path) -> tuple[Texts, NDArray[Any]]:
     """Paths and labels of a list file; labels are int64, or strings if any of them is not a number."""
-    try:
-        return _parse(path, names=False)
-    except _NotNumbers:
-        return _parse(path, names=True)
-
-
-class _NotNumbers(Exception):
-    pass
-
-
-def _parse(path: Path, *, names: bool) -> tuple[Texts, NDArray[Any]]:
-    data, ends, numbers, words = bytearray(), array("q"), array("q"), []
+    data, ends = bytearray(), array("q")
+    words: list[bytes] = []
     first, commas = True, False
     content = path.read_bytes()
     plain = content.isascii() and b"\\" not in content and b"\0" not in content  # then no path needs a look
-    with io.BytesIO(content) as file:
-        for number, raw in enumerate(file, start=1):
-            line = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
-            if not line or line.startswith(b"#"):
+    for number, raw in enumerate(io.BytesIO(content), start=1):
+        line = raw.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else raw.strip()
+        if not line or line.startswith(b"#"):
+            continue
+        fields = line.rsplit(b",", 1) if commas else _fields(line)
+        if first:
+            first = False
+            if fields[-1].strip(b'" ').lower() in HEADER:
+                commas = b"," in line
                 continue
-            fields = line.rsplit(b",", 1) if commas else _fields(line)
-            if first:
-                first = False
-                if fields[-1].strip(b'" ').lower() in HEADER:
-                    commas = b"," in line
-                    continue
-            try:
-                name, label = fields
-                name, label = name.rstrip(b" \t,").strip(b'"'), label.strip(b' \t"')
-                if not plain:
-                    name.decode()
-                if not name or not (plain or (b"\0" not in name and b"\\" not in name)):
-                    raise ValueError
-                if names:
-                    words.append(label.decode())
-                else:
-                    numbers.append(int(label) if label.isdigit() else _negative(label))
-            except (ValueError, OverflowError) as error:
-                if not names and len(fields) == 2 and not isinstance(error, OverflowError | UnicodeError):
-                    raise _NotNumbers from None  # once more with names; if the path is at fault, it will be said then
-                raise ValueError(f"{path} line {number}: {_fault(line, fields[0])}") from None
-            data += name
-            ends.append(len(data))
+        name, label = fields[0].rstrip(b" \t,").strip(b'"'), fields[-1].strip(b' \t"')
+        too_large = len(label) > 18 and label.removeprefix(b"-").isdigit()  # for 64 bits
+        if len(fields) < 2 or not name or too_large or not (plain or _is_clean(name, label)):
+            raise ValueError(f"{path} line {number}: {_fault(line, fields[0])}")
+        words.append(label)
+        data += name
+        ends.append(len(data))
     if not ends:
         raise ValueError(f"{path} has no 'path label' line.")
-    if names:
-        _check_words(words, path)
-    labels = np.array(words) if names else np.frombuffer(numbers, dtype=np.int64)
-    return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), labels
+    return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), _labels(words, path)
 
 
-def _negative(label: bytes) -> int:
-    """A negative number, which is refused later in better words; int() alone would also take 1_0."""
-    return -int(label[1:]) if label[:1] == b"-" and label[1:].isdigit() else int(b"")
+def _is_clean(name: bytes, label: bytes) -> bool:
+    """Whether both are UTF-8, and the path has neither a backslash nor a NUL."""
+    try:
+        label.decode()
+        return not {"\\", "\0"} & set(name.decode())
+    except UnicodeError:
+        return False
 
 
 def _fields(line: bytes) -> list[bytes]:
@@ -119,11 +100,16 @@ def _fields(line: bytes) -> list[bytes]:
     return line.rsplit(b",", 1) if b"," in line and not fields[-1].isdigit() else fields
 
 
-def _check_words(words: list[str], path: Path) -> None:
-    """A slip of the pen among numbers must not turn them all into names."""
-    odd = [word for word in words if not word.removeprefix("-").isdigit()]
-    if 0 < len(odd) < len(words) / 10:
-        raise ValueError(f"{path}: the labels are numbers except {odd[0]!r}; write it as a number, or all as names.")
+def _labels(words: list[bytes], path: Path) -> NDArray[Any]:
+    """Numbers, or names if there are any; a slip of the pen among numbers must not turn them all into names."""
+    odd = [word for word in words if not word.removeprefix(b"-").isdigit()]
+    if not odd:
+        return np.array([int(word) for word in words], dtype=np.int64)  # negative ones are refused later
+    if len(odd) < len(words) / 10:
+        raise ValueError(
+            f"{path}: the labels are numbers except {odd[0].decode()!r}; write it as a number, or all as names."
+        )
+    return np.array([word.decode() for word in words])
 
 
 def _fault(line: bytes, path: bytes) -> str:
@@ -143,7 +129,8 @@ def check_numbers(labels: NDArray[Any], path: Path) -> None:
 
 def check_inside(paths: Texts, root: Path, where: Path) -> None:
     """Refuse paths that leave the root. Only lists that could hold one are looked at path by path."""
-    if b".." not in paths.data and paths.data[:1] != b"/" and not _any_absolute(paths):
+    first_letters = np.frombuffer(paths.data + b" ", dtype=np.uint8)[np.concatenate([[0], paths.ends[:-1]])]
+    if b".." not in paths.data and not (first_letters == ord("/")).any():
         return
     base = os.path.abspath(root)
     for path in paths:
@@ -153,18 +140,3 @@ def check_inside(paths: Texts, root: Path, where: Path) -> None:
                 f"{where}: {path!r} leads out of the root {root}. Lists may only name files below the root; "
                 "set --root to the folder that holds them."
             )
-
-
-def _any_absolute(paths: Texts) -> bool:
-    """Whether a path begins with '/': the byte after the end of the path before it."""
-    data = np.frombuffer(paths.data, dtype=np.uint8)
-    return bool((data[paths.ends[:-1]] == ord("/")).any()) if len(paths) > 1 else False
-
-
-def _sibling(path: Path) -> Path | None:
-    """The test list that goes with a training list: the same name with another split in it."""
-    for word in TEST_NAMES:
-        other = path.with_name(path.name.replace("train", word))
-        if other != path and other.is_file():
-            return other
-    return None

@@ -33,8 +33,8 @@ def open_source(config: DataConfig) -> Source:
     train = read_folder(root / "train")
     wnids = train.names
     counts = train.counts
-    if len(wnids) != CLASSES or any(count != PER_CLASS for count in counts.tolist()):
-        odd = next((i for i, count in enumerate(counts.tolist()) if count != PER_CLASS), None)
+    odd = next((i for i, count in enumerate(counts.tolist()) if count != PER_CLASS), None)
+    if len(wnids) != CLASSES or odd is not None:
         what = f"{len(wnids)} classes" if odd is None else f"{counts.describe(odd)} with {counts.tolist()[odd]} images"
         raise ValueError(f"{root / 'train'} should hold 200 classes of 500 images; found {what}. Unpack it again.")
     test = _read_val(root / "val", wnids)
