@@ -193,24 +193,17 @@ class Loader:
         here = (self.epoch, self.position)
         again = self._fetched[1] + 1 if self._fetched[0] == here else 0  # several micro-batches may ask at one place
         self._fetched = here, again
-        if isinstance(self.data, FeatureSet):
-            images: Any = waits.sent(self.data.features[rows], self.device)
-        elif self._fast is not None:
-            assert self._stored is not None
-            generator = np.random.default_rng([*b"fetch", self.seed, self.epoch, self.position, again])
-            draws = self._fast.draws(len(rows) * self.world_size, generator)[self.rank :: self.world_size]
-            images = self._fast(self._stored, rows, draws)
-        else:
-            seeded = _Seeded(self.data, self._transform, self.seed, self.epoch)
-            first = self.length * (1 + again) + self.position  # beyond the keys of the stream
-            keys = first + self.rank + self.world_size * np.arange(len(rows))
-            items = [seeded[row, key] for row, key in zip(rows.tolist(), keys.tolist(), strict=True)]
-            return self._moved(_collate(items))
-        return Batch(images, waits.sent(self.labels[rows], self.device), rows)
+        if isinstance(self.data, FeatureSet) or self._fast is not None:
+            seed = [*b"fetch", self.seed, self.epoch, self.position, again]
+            return self._at_once(rows, len(rows) * self.world_size, seed)
+        seeded = _Seeded(self.data, self._transform, self.seed, self.epoch)
+        first = self.length * (1 + again) + self.position  # beyond the keys of the stream
+        keys = first + self.rank + self.world_size * np.arange(len(rows))
+        return self._moved(_collate([seeded[pair] for pair in zip(rows.tolist(), keys.tolist(), strict=True)]))
 
     def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
         if not self.images or isinstance(self.data, FeatureSet) or self._fast is not None:
-            return (self._at_once(order, start) for start in starts)
+            return (self._in_order(order, start) for start in starts)
         loader = DataLoader(
             _Seeded(self.data, self._transform, self.seed, self.epoch if self.sampler is not None else 0),
             batch_sampler=self._keyed(order, starts),
@@ -253,22 +246,28 @@ class Loader:
                 "with a smaller --workers (0 reads in the main process), with --resume if it was a run."
             ) from None
 
-    def _at_once(self, order: NDArray[np.int64], start: int) -> Batch:
-        """A batch that needs no file: labels only, features, or images in memory."""
+    def _in_order(self, order: NDArray[np.int64], start: int) -> Batch:
         rows = torch.from_numpy(self._share(order, start).copy())
-        images: Any = None
-        if self.images and isinstance(self.data, FeatureSet):
-            images = waits.sent(self.data.features[rows], self.device)
-        elif self.images:
+        size = min(self.batch_size * self.world_size, self.length - start)
+        seed = None if self.sampler is None else [*b"augment", self.seed, self.epoch, start]
+        return self._at_once(rows, size, seed, images=self.images)
+
+    def _at_once(self, rows: Tensor, size: int, seed: list[int] | None, *, images: bool = True) -> Batch:
+        """A batch that needs no file: labels only, features, or images in memory.
+
+        Numbers are drawn for a global batch of ``size``, of which each rank takes its rows; none without a ``seed``.
+        """
+        made: Any = None
+        if images and isinstance(self.data, FeatureSet):
+            made = waits.sent(self.data.features[rows], self.device)
+        elif images:
             assert self._fast is not None
             assert self._stored is not None
             draws = None
-            if self.sampler is not None:  # numbers for the global batch, of which each rank takes its rows
-                size = min(self.batch_size * self.world_size, self.length - start)
-                generator = np.random.default_rng([*b"augment", self.seed, self.epoch, start])
-                draws = self._fast.draws(size, generator)[self.rank :: self.world_size]
-            images = self._fast(self._stored, rows, draws)
-        return Batch(images, waits.sent(self.labels[rows], self.device), rows)
+            if seed is not None:
+                draws = self._fast.draws(size, np.random.default_rng(seed))[self.rank :: self.world_size]
+            made = self._fast(self._stored, rows, draws)
+        return Batch(made, waits.sent(self.labels[rows], self.device), rows)
 
     def _moved(self, batch: Batch | Failure) -> Batch:
         if isinstance(batch, Failure):
