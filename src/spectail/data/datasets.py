@@ -213,7 +213,7 @@ def _draws(config: DataConfig, source: Source, rule: dict[str, Any]) -> bool:
 
 def _options(config: DataConfig) -> dict[str, Any]:
     """What the user chose, for the record; where the files lie is nobody else's business."""
-    chosen = {option.name: getattr(config, option.name) for option in fields(config)}
+    chosen = {option.name: getattr(config, option.name) for option in fields(DataConfig)}
     private = ("dataset", "root", "lists", "test_list")
     return {name: value for name, value in chosen.items() if name not in private and value != getattr(DataConfig, name)}
 
