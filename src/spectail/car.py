@@ -12,10 +12,11 @@ from ._core.autograd import attach
 from ._core.batch_confusion import BatchConfusion
 from ._core.distributed import Sync, check_sync, find_group
 from ._core.dtypes import full_precision
-from ._core.history import LIVE_FROM, History, at_least_single
+from ._core.history import LIVE_FROM, History, kept_share, unrounded
 from ._core.ranks import Ranks
 from ._core.surrogate import Surrogate
 from ._core.tracking import CHECK_EVERY, track
+from ._core.waits import reading_waits
 from ._core.workspace import Scratch
 from ._utils.checks import check_choice, check_number
 from .counts import CountsLike, as_counts
@@ -164,9 +165,7 @@ class CAR(nn.Module):
         check_choice("mixed", mixed, MIXED_MODES)
         check_choice("solver", solver, ("auto", "iterative", "svd", "fixed"))
         check_choice("validate", validate, ("first", True, False))
-        self.kind = Surrogate(
-            float(gamma), competitors, bool(gate_grad), surrogate, float(temperature), bool(baseline_grad)
-        )
+        self.kind = Surrogate(float(gamma), competitors, gate_grad, surrogate, float(temperature), baseline_grad)
         self.num_classes = counts.num_classes
         self.beta, self.ema, self.ema_start = float(beta), ema, ema_start
         self.prior_shift, self.mixed, self.solver = float(prior_shift), mixed, solver
@@ -216,7 +215,7 @@ class CAR(nn.Module):
         """The regulariser, and this rank's share of the samples times the number of ranks, which is 1 alone."""
         group = find_group(self.sync if sync is None else sync)
         commit = self.training and torch.is_grad_enabled()
-        fixed = self.solver == "fixed" or _waits(logits)
+        fixed = self.solver == "fixed" or reading_waits(logits)
         with full_precision(logits.device if isinstance(logits, Tensor) else self.weights.device):
             scores, reading = self._read(logits, target, group, fixed)
             with torch.no_grad():
@@ -315,7 +314,7 @@ class CAR(nn.Module):
         rate, enters, learned = self._rates(mass, divisor)
         filled = mass.any() if fixed else None  # a batch without a usable label must not decay the history
         if self.ema == "class":
-            rows.mul_(_kept(rate, mass)[:, None])
+            rows.mul_(kept_share(rate, mass)[:, None])
         else:
             rows.mul_(self.beta if filled is None else self.beta ** filled.to(mass.dtype))
         present = batch.items.label
@@ -357,7 +356,7 @@ class CAR(nn.Module):
             (mass.nonzero().flatten(), None) if group is None else self._ranks.columns(batch, group, fixed)
         )
         check = history.take_up() or int(history.steps) % CHECK_EVERY == 0
-        keep = None if decays else _kept(rate, mass).index_select(0, present)
+        keep = None if decays else kept_share(rate, mass).index_select(0, present)
         scratch = batch.scratch or Scratch()
         change = history.touch(present, keep, scratch)
         if columns is None:
@@ -390,21 +389,10 @@ class CAR(nn.Module):
         return rate, enters, enters * known
 
     def _apply(self, fn: Any, recurse: bool = True) -> CAR:
-        return super()._apply(at_least_single(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(unrounded(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     def extra_repr(self) -> str:
         return (
             f"{self.num_classes} classes, ema={self.ema!r}, beta={self.beta}, gamma={self.kind.gamma}, "
             f"competitors={self.kind.competitors!r}, solver={self.solver!r}"
         )
-
-
-def _waits(logits: Tensor) -> bool:
-    """Whether looking at a value would make the program wait for a device, or break a compiled graph."""
-    return torch.compiler.is_compiling() or (isinstance(logits, Tensor) and logits.device.type != "cpu")
-
-
-def _kept(rate: Tensor | float, mass: Tensor) -> Tensor:
-    """With class averaging, the share of each column that stays: 1 - rate * min(m_j, 1)."""
-    present = mass.clamp_max(1)
-    return 1 - rate * present if isinstance(rate, Tensor) else torch.rsub(present, 1, alpha=rate)

@@ -231,7 +231,7 @@ class History(nn.Module):
         self.register_buffer("place", place, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> History:
-        super()._apply(at_least_single(fn), recurse)  # type: ignore[no-untyped-call]
+        super()._apply(unrounded(fn), recurse)  # type: ignore[no-untyped-call]
         self.factor = self.factor.to(widest(self.factor.device))
         return self
 
@@ -277,7 +277,7 @@ class History(nn.Module):
             self.settle()
 
 
-def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def unrounded(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """A move or cast of buffers that model.half() and model.bfloat16() cannot use to round them.
 
     What a device cannot hold in float64 is moved there in float32.
@@ -290,3 +290,9 @@ def at_least_single(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
         return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
     return apply
+
+
+def kept_share(rate: Tensor | float, mass: Tensor) -> Tensor:
+    """With class averaging, the share of each column that stays: 1 - rate * min(m_j, 1)."""
+    present = mass.clamp_max(1)
+    return 1 - rate * present if isinstance(rate, Tensor) else torch.rsub(present, 1, alpha=rate)

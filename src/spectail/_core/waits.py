@@ -46,3 +46,8 @@ def on_its_way(value: Tensor) -> Tensor:
 def _safe(device: torch.device) -> bool:
     """Apple GPUs go on reading host memory that has been freed meanwhile (pytorch issues 139550, 189690)."""
     return device.type != "mps"
+
+
+def reading_waits(value: object) -> bool:
+    """Whether looking at a tensor would make the program wait for a device, or break a compiled graph."""
+    return torch.compiler.is_compiling() or (isinstance(value, Tensor) and value.device.type != "cpu")
