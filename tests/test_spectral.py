@@ -185,3 +185,15 @@ def test_a_run_resumes_bit_for_bit_when_some_classes_have_all_but_faded(beta):
             following = batch()
             assert torch.equal(resumed(*following), car(*following))
             oracle.assert_same_state(resumed, oracle.snapshot(car))
+
+
+def test_at_a_tie_the_share_of_a_batch_that_barely_meets_it_is_still_exact():
+    """Two blocks almost equally strong, then columns with a part of 1e-7 along one of them."""
+    rows = torch.zeros(300, 300)
+    rows[:10, 10], rows[20:30, 30] = 1.0, 0.9995
+    rows[100:104, 200], rows[100:104, 10] = 0.3, 3e-8
+    touched = torch.arange(100, 104)
+    triplet = filtered(rows, touched, torch.zeros(300))
+    u = rows.double().T @ (rows.double() @ torch.linalg.svd(rows.double()).Vh[0])
+    wanted = rows.double() @ (u / u.norm()).abs()
+    torch.testing.assert_close(triplet.right[touched].double(), (wanted / wanted.norm())[touched], rtol=1e-3, atol=0)

@@ -130,7 +130,10 @@ def filtered(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
         if rho <= limit:
             break
         if steps >= 120:  # a tie
-            return exact(rows)
+            tied = exact(rows)
+            left, right = polished(rows, positive(tied.left), touched, float(tied.spectral_norm), None)
+            length = norm(right)
+            return Triplet(length, left, right / length.clamp_min(tiny(length)), steps, tied.residual)
         cut, growth = FIRST_CUT if steps == 0 else NEXT_CUT
         wanted = math.ceil(math.log(rho / limit) / math.log(growth))
         count = max(2, min(wanted, CHEBYSHEV))

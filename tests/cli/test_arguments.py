@@ -163,3 +163,12 @@ print(sorted({"accelerate", "matplotlib", "timm", "torchvision"} & sys.modules.k
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "enabled"),
+    [([], False), (["--car"], True), (["--no-car"], False), (["--car", "--no-car"], False),
+     (["--car.preset", "paper"], True), (["--no-car", "--car.alpha", "1"], False)],
+)  # fmt: skip
+def test_any_flag_of_car_adds_it_and_no_car_takes_it_away(flags, enabled):
+    assert parse(flags)[0].car.enabled is enabled

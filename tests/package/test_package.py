@@ -166,7 +166,7 @@ def test_the_core_requires_torch_and_numpy_only(metadata):
 
 
 def test_integrations_and_metadata_ask_for_the_same_versions(metadata):
-    from spectail.integrations.versions import FRAMEWORKS
+    from spectail._utils.versions import FRAMEWORKS
 
     lines = [line for line in metadata.get_all("Requires-Dist") if re.search("extra == .integrations", line)]
     limits = {re.match(r"[\w.-]+", line)[0]: set(re.findall(r"(>=|!=)([\d.]+)", line)) for line in lines}

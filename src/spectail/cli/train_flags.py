@@ -102,10 +102,10 @@ class First:
 
 @dataclass(frozen=True)
 class CARFlags:
-    """Flags each of which puts CAR on the method."""
+    """Flags each of which puts CAR on the method, unless --no-car takes it away."""
 
     car: CARConfig = field(default_factory=CARConfig)
-    add_car: Annotated[bool, tyro.conf.arg(name="car")] = False
+    add_car: Annotated[bool, tyro.conf.arg(name="car")] = True
 
 
 def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
@@ -118,9 +118,11 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     recipe = find_recipe(base.method, first.dataset or base.data.dataset) if first.sources.recipe else None
     if recipe is not None:
         base = from_dict(recipe.settings(), base)
-    _, others = tyro.cli(CARFlags, prog=PROG, args=arguments, return_unknown_args=True, add_help=False)
+    given, others = tyro.cli(
+        CARFlags, prog=PROG, args=arguments, default=CARFlags(), return_unknown_args=True, add_help=False
+    )
     if others != arguments:
-        base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=True))
+        base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=given.add_car))
     default = Train(**_settings(base))
     if first.help is not None:
         _print_help(default, everything="all" in first.help, with_options=first.method is not None)

@@ -8,3 +8,5 @@
 A plain loop, DDP and Accelerate need none of them: see ``examples/``. The frameworks come with
 ``pip install 'spectail[integrations]'``.
 """
+
+from .._utils import torchvision_ops  # noqa: F401 - these frameworks import torchvision, which may not fit a CPU-only torch

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .._core.distributed import find_group, rank_and_world
+from .._utils.versions import need
 from ..car_loss import CARLoss
 from ..counts import CountsLike
 from ..metrics import Metrics
-from .versions import need
 
 need("huggingface")
 

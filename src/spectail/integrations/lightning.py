@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._core.sparse_svd import leading
+from .._utils.versions import need
 from ..car import CAR
 from ..counts import CountsLike
 from ..metrics import Metrics
-from .versions import need
 
 need("lightning")
 

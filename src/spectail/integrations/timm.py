@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from .versions import FRAMEWORKS, need
+from .._utils.versions import FRAMEWORKS, need
 
 FOUND, LEAST = need("timm"), FRAMEWORKS["timm"].least
 

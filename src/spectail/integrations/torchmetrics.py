@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .._core.dtypes import holds_float64
+from .._utils.versions import need
 from ..counts import CountsLike, as_counts
-from .versions import need
 
 need("torchmetrics")
 

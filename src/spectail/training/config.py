@@ -67,7 +67,7 @@ class CARConfig:
     preset: Literal["paper", "classwise", "balanced", "reference"] = "paper"
     """Settings of CAR: of the paper, averaged class by class, the same for Balanced Softmax, or of the authors'
     script."""
-    alpha: float | None = None
+    alpha: NotNegative | None = None
     """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1 or 0.3."""
     start_epoch: Natural = 0
     """First epoch in which CAR has any weight. Its history fills before."""

@@ -51,6 +51,8 @@ def read_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text in UTF-8; save it as UTF-8.") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if content is not None and not isinstance(content, dict):

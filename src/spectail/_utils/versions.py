@@ -48,8 +48,6 @@ def need(module: str) -> str:
         elif Version(number) < Version(framework.least):
             problem = f"is too old: {framework.reason} needs {framework.least} or newer"
         else:
-            from .._utils import torchvision_ops  # noqa: F401, PLC0415 - before a framework imports torchvision
-
             return number
         raise ImportError(f"{package} {number} {problem}; pip install --upgrade {package}", name=package)
     name = framework.packages[0]
