@@ -172,3 +172,8 @@ print(sorted({"accelerate", "matplotlib", "timm", "torchvision"} & sys.modules.k
 )  # fmt: skip
 def test_any_flag_of_car_adds_it_and_no_car_takes_it_away(flags, enabled):
     assert parse(flags)[0].car.enabled is enabled
+
+
+def test_car_is_not_taken_away_from_a_method_that_has_it():
+    with pytest.raises(ValueError, match="--no-car: car-balanced is a method with CAR in it; choose another one"):
+        parse(["--method", "car-balanced", "--no-car"])

@@ -122,6 +122,8 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
         CARFlags, prog=PROG, args=arguments, default=CARFlags(), return_unknown_args=True, add_help=False
     )
     if others != arguments:
+        if not given.add_car and find_method(base.method).car:
+            raise ValueError(f"--no-car: {base.method} is a method with CAR in it; choose another one, such as ce.")
         base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=given.add_car))
     default = Train(**_settings(base))
     if first.help is not None:
