@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-cpus package test-browser test-integrations docs lint bench clean
+.PHONY: setup demo test test-cpus package test-browser test-cluster test-integrations docs lint bench clean
 
 setup: $(READY)
 
@@ -27,7 +27,7 @@ NUMERIC := tests/test_car.py tests/test_fixed_path.py tests/test_spectral.py tes
 	tests/test_functional.py tests/test_losses.py tests/test_metrics.py tests/augment \
 	tests/theory/test_bound.py tests/theory/test_inequalities.py tests/theory/test_network.py \
 	tests/training/test_loop.py::test_probe_computes_a_feature_once_for_all_cuts_of_the_data
-LIGHT := not process and not thousands and not 200 and not 1000- and not 2100 and not (compiled and not 60)
+LIGHT := not process and not thousands and not 200 and not 700 and not compiled_evaluation and not compiled_is_eager_for
 CPUS := "ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem" \
 	"ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 OPENBLAS_CORETYPE=Haswell" "SPECTAIL_THREADS=2"
 
@@ -42,6 +42,10 @@ package: $(READY)
 test-browser: $(READY)
 	command -v chromedriver >/dev/null || [ -n "$$CHROMEDRIVER" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 	SPECTAIL_BROWSER=1 $(BIN)/python -m pytest tests/browser
+
+# Many runs on a Ray cluster of two nodes, which the tests start on this machine and kill.
+test-cluster: $(READY)
+	SPECTAIL_CLUSTER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster
 
 # Examples and adapters in the frameworks of others, which are large: installed here only.
 test-integrations: $(READY)
@@ -58,7 +62,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/car_step.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/car_step.py
 	$(BIN)/python benchmarks/batch_path.py
 	$(BIN)/python benchmarks/data_sets.py
 	$(BIN)/python benchmarks/loop.py
@@ -69,7 +73,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/ema_stability.py
 	$(BIN)/python benchmarks/mixing.py --pairs 24
 	$(BIN)/python benchmarks/metasaug.py
-	$(BIN)/python benchmarks/workers.py
+	$(BIN)/python benchmarks/engines.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

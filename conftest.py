@@ -1,5 +1,6 @@
 """What every test and doctest shares: a cache that goes with the session, and a server that forks processes."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -7,18 +8,41 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Tests that need Chromium or heavy frameworks run only when asked for: make test-browser, make test-integrations
+# Tests that need Chromium, a cluster or heavy frameworks run only when asked for, by the targets of the Makefile
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
+collect_ignore += [] if os.environ.get("SPECTAIL_CLUSTER") else ["tests/cluster"]
 if not os.environ.get("SPECTAIL_INTEGRATIONS"):
     collect_ignore += ["tests/integrations", "src/spectail/integrations"]
+collect_ignore_glob = ["tests/*/conftest.py"]  # they have one name, and nothing to collect
 FORK_SERVER = Path(__file__).parent / "tests/fork_server.py"
 
 
 def pytest_configure(config):
-    """One fork server and one cache for all workers of xdist, which inherit their names."""
-    if hasattr(config, "workerinput"):
-        return
+    worker = hasattr(config, "workerinput")  # of xdist
+    if worker:
+        sys.executable = os.environ["SPECTAIL_FRESH_PYTHON"]
+    else:
+        start_fork_server(config)
+    if worker or not config.getoption("numprocesses", None):  # the process that hands out the tests needs no torch
+        import torch  # noqa: PLC0415
+
+        # One thread: results repeat, and small matrices are faster. SPECTAIL_THREADS asks for more.
+        torch.set_num_threads(int(os.environ.get("SPECTAIL_THREADS", "1")))
+        gc.disable()
+
+
+def pytest_collection_finish(session):
+    """What is imported and collected stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # there is memory enough to look less often, too
+    gc.enable()
+
+
+def start_fork_server(config):
+    """One server and one cache for all workers of xdist, which it forks, and for what they start."""
     folder = tempfile.mkdtemp(prefix="forks-")  # short: the address of a socket has at most 107 characters
+    os.environ["SPECTAIL_FRESH_PYTHON"] = sys.executable
     os.environ["SPECTAIL_FORKED_PYTHON"] = f"{folder}/python"
     os.environ["SPECTAIL_CACHE"] = f"{folder}/cache"  # never the user's own
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -27,6 +51,8 @@ def pytest_configure(config):
         start_new_session=True,
     )  # fmt: skip
     assert server.stdout.readline() == b"ready\n"
+    if config.getoption("numprocesses", None) and not os.environ.get("SPECTAIL_INTEGRATIONS"):
+        config.option.tx = [f"popen//python={folder}/python"] * len(config.option.tx)
 
     def end():
         server.communicate(b"end", timeout=60)  # a worker of a loader that is still there may hold the pipe open

@@ -1,7 +1,7 @@
 """Images per second of the whole-batch path, beside the same recipe image by image.
 
 Both run in one process, in turns, on the same random 32 x 32 images in memory. The whole-batch path does everything a
-training step needs: random numbers, gather, crop, flip (and jitter), normalise to float32. The other side is what a
+training step needs: random numbers, gather, crop, flip, normalise to float32. The other side is what a
 worker of a data loader does: for each item a PIL image from the array and torchvision's transforms, then a stack.
 
     python benchmarks/batch_path.py                      the table, in half a minute
@@ -16,7 +16,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from spectail.data.transforms import preset
 from torchvision.transforms import v2  # isort: skip
 
 Maker = Callable[[np.ndarray], Tensor]
-JITTER = (0.4, 0.4, 0.4)
 
 
 def makers(pixels: np.ndarray, seed: int) -> dict[str, dict[str, Maker]]:
@@ -48,10 +46,6 @@ def makers(pixels: np.ndarray, seed: int) -> dict[str, dict[str, Maker]]:
     _rgb, _resize, crop, flip, *rest = cifar.train.transforms  # the first two have nothing to do here
     return {
         "cifar": {"whole batch": whole(cifar.batch_train), "image by image": single(v2.Compose([crop, flip, *rest]))},
-        "cifar + jitter": {
-            "whole batch": whole(replace(cifar.batch_train, jitter=JITTER)),
-            "image by image": single(v2.Compose([crop, flip, v2.ColorJitter(*JITTER), *rest])),
-        },
     }
 
 

@@ -3,8 +3,10 @@
 Everything is measured in one run with one thread, interleaved step by step on the same logits, after the history has
 been filled. The figures of interest are ratios: machines are noisy, and noise hits both sides alike.
 
-    python benchmarks/car_step.py                    the tables, the accuracy, the memory and the growth
-    python benchmarks/car_step.py --classes 100      one size only
+    OMP_NUM_THREADS=1 python benchmarks/car_step.py                  the tables, the accuracy, the memory, the growth
+    OMP_NUM_THREADS=1 python benchmarks/car_step.py --classes 100    one size only
+
+The variable is for numpy, which has threads of its own.
 
 There are two streams of simulated logits (``stream.py``), because the cost depends on the data. Calls of torch are
 counted beside the times: with few classes they are the cost. ``fixed`` is the path of an accelerator, here on a CPU:

@@ -29,8 +29,8 @@ import spectail.data.sets.glyphs_lt  # noqa: F401 - it is loaded by name, and im
 from spectail.data import LongTailSampler, exponential, load
 from spectail.data.loader import Loader
 from spectail.data.longtail import select
-from spectail.data.sets.labels import as_class_ids
 from spectail.data.sets.lists import check_inside, read_list
+from spectail.data.sets.source import as_class_ids
 from spectail.data.transforms import preset
 
 LINES, CLASSES = 437_513, 8_142

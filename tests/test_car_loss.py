@@ -235,13 +235,10 @@ def test_autocast_gives_a_float32_loss():
 
 
 @traced
-@pytest.mark.parametrize(
-    ("num_classes", "options"), [(12, {"warmup_steps": 3, "ema": "class", "beta": 0.9}), (60, {"start_step": 1})]
-)
-def test_compiled_is_eager(num_classes, options):
+def test_compiled_is_eager():
     torch._dynamo.reset()
-    counts = long_tail(num_classes)
-    eager, inner = (CARLoss(counts, 2.0, **options) for _ in range(2))
+    counts = long_tail(60)
+    eager, inner = (CARLoss(counts, 2.0, start_step=1, warmup_steps=2) for _ in range(2))
     compiled = torch.compile(inner, fullgraph=True, backend="aot_eager")
     for batch in batches(counts, 4):
         value, gradient = value_and_gradient(compiled, *batch)

@@ -1,10 +1,14 @@
 """Every registered method passes every check of spectail.testing, and wrong methods are found out by it."""
 
+import shutil
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from spectail import testing
 from spectail.losses import BalancedSoftmaxLoss
 from spectail.methods import METHODS, Method
 from spectail.testing import CHECKS, check_car, check_extreme_logits, check_inference, check_resume, check_state
@@ -15,16 +19,39 @@ from spectail.training.loop import train
 HERE = "test_conformance"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """``train``, but a whole run that was made before is copied: several checks begin with the same one."""
+    folder, made = tmp_path_factory.mktemp("made"), {}
+
+    def run(config, **options):
+        if options:
+            return train(config, **options)
+        key = repr(replace(config, output=folder))
+        if key not in made:
+            results = train(config)
+            made[key] = folder / str(len(made)), results
+            shutil.copytree(config.output, made[key][0])
+        elif not config.output.exists():
+            shutil.copytree(made[key][0], config.output)
+        else:
+            return train(config)  # which says that the folder is taken
+        return made[key][1]
+
+    return run
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 @pytest.mark.parametrize("method", METHODS)
-def test_method(method, check, tmp_path):
+def test_method(method, check, trained, monkeypatch, tmp_path):
+    monkeypatch.setattr(testing, "train", trained)
     check(method, tmp_path)
 
 
-def test_no_two_methods_give_the_same_predictions(tmp_path):
+def test_no_two_methods_give_the_same_predictions(trained, tmp_path):
     found = {}
     for name in METHODS:
-        train(settings(name, tmp_path / name))
+        trained(settings(name, tmp_path / name))
         found[name] = np.load(tmp_path / name / "predictions.npz")["logits"]
     names = list(found)
     same = [(a, b) for i, a in enumerate(names) for b in names[:i] if np.array_equal(found[a], found[b])]

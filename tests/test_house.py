@@ -157,7 +157,6 @@ def test_no_module_of_any_room_imports_in_a_circle():
 
 
 WORDING = {  # decisions by the words of an error, each of another library that has no type for it
-    "spectail.data.loader": 1,  # torch: a worker of a DataLoader has died
     "spectail.models.build": 1,  # Python: an argument that a model of timm does not take
 }
 LOOKS = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix", "removesuffix"}
@@ -298,12 +297,21 @@ def test_the_package_imports_without_torch(without_torch):
     assert "torch was imported" in asked.stderr  # the stand-in does stop what needs torch
 
 
-def test_names_are_imported_when_they_are_used():
+def test_everything_is_imported_when_it_is_used():
+    """Step by step in one fresh Python: names, then the core as after `pip install spectail`, then the flags of
+    training, whose mistakes are answered soon: torchvision, timm and Accelerate, which take seconds, are not there yet.
+    """
     code = """
 import sys, spectail
 assert not [name for name in sys.modules if name.startswith("spectail.") or name in ("torch", "numpy")]
+import torch
+before = set(sys.modules)  # what torch needs may be there
+
+def brought(names):
+    return {name.split(".")[0] for name in set(sys.modules) - before} & set(names.split())
+
 assert spectail.CAR is spectail.CAR
-assert spectail.CAR.__module__ == "spectail.car" and "torch" in sys.modules
+assert spectail.CAR.__module__ == "spectail.car"
 assert spectail.functional.soft_confusion and spectail.spectral.top_singular
 from spectail import CARLoss, ClassCounts, MixedTarget
 assert set(dir(spectail)) >= set(spectail.__all__)
@@ -313,26 +321,20 @@ except AttributeError as error:
     assert str(error) == "module 'spectail' has no attribute 'CarLoss'", error
 else:
     raise AssertionError("a name that does not exist")
+
+import spectail.losses, spectail.metrics
+extras = "torchvision timm PIL pyarrow matplotlib tyro rich accelerate safetensors yaml sklearn torchmetrics ray"
+found = brought(extras + " lightning transformers")
+assert not found, f"the core imports {found}"
+
+from spectail.cli.train import parse
+parse(["--method", "cmo", "--car", "--epochs", "3"])
+found = brought("accelerate matplotlib timm torchvision")
+assert not found, f"reading flags imports {found}"
 print("done")
 """
     done = run("-c", code)
     assert done.stdout.strip() == "done", done.stderr
-
-
-def test_losses_and_the_core_import_without_the_extras():
-    """As after `pip install spectail`: torch's own needs may be there, those of the extras may not be imported."""
-    code = """
-import sys
-import torch
-before = set(sys.modules)
-import spectail.losses, spectail.car, spectail.functional, spectail.metrics
-extras = "torchvision timm PIL pyarrow matplotlib tyro rich accelerate safetensors yaml sklearn torchmetrics optuna"
-extras = [*extras.split(), "lightning", "transformers"]
-found = {name.split(".")[0] for name in set(sys.modules) - before} & set(extras)
-print(sorted(found))
-"""
-    done = run("-c", code)
-    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_the_surface():

@@ -136,7 +136,7 @@ def test_soft_labels_averaged_by_weight():
 
 
 def test_an_unknown_average_is_refused():
-    with pytest.raises(ValueError, match="average must be one of 'weights', 'samples'; got 'mean'"):
+    with pytest.raises(ValueError, match="average must be one of 'weights', 'samples', 'terms'; got 'mean'"):
         CrossEntropyLoss(average="mean")
 
 

@@ -15,7 +15,7 @@ from spectail import CAR, ClassCounts
 from spectail.car import PRESETS
 from spectail.cli.arguments import flags_of
 from spectail.cli.evaluate import Evaluate
-from spectail.cli.train_flags import Train, parse
+from spectail.cli.train import Train, parse
 from spectail.methods.registry import METHODS
 from spectail.training.config import CARConfig
 

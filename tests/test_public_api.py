@@ -268,8 +268,8 @@ def command_lines():
     for command, (module, _) in COMMANDS.items():
         module = import_module(f"spectail.cli.{module}")
         source = inspect.getsource(module)
-        parsers = re.findall(r'(?:tyro\.cli|read_flags)\((\w+), (?:prog=)?"([^"]+)"', source)
-        known = len(re.findall(r"(?:tyro\.cli|read_flags)\(", source))
+        parsers = re.findall(r'(?:tyro\.cli|read_flags|read_own_flags)\((\w+), (?:prog=)?"([^"]+)"', source)
+        known = len(re.findall(r"(?:tyro\.cli|read_flags|read_own_flags)\(", source))
         assert len(parsers) == known, f"{module.__name__} has a parser that is written differently"
         for kind, program in parsers:
             yield from ("", f"== {program}", "", *flag_lines(getattr(module, kind)))
@@ -279,7 +279,7 @@ def command_lines():
 
 
 def train_lines():
-    from spectail.cli.train_flags import Printing, Sources
+    from spectail.cli.train import Printing, Sources
     from spectail.methods.registry import ENTRIES
     from spectail.training.config import TrainConfig
 
@@ -307,7 +307,8 @@ def registry_lines():
     from spectail.methods.registry import ALIASES, METHODS
     from spectail.models.build import MODELS
     from spectail.training.config import PRESETS
-    from spectail.training.recipes import RECIPES, SAME_AS
+    from spectail.training.recipe_table import RECIPES
+    from spectail.training.recipes import BASE_LOSS, SAME_AS
 
     names = {
         "methods": [*METHODS, *(f"{name} is {other}" for name, other in ALIASES.items())],
@@ -316,7 +317,7 @@ def registry_lines():
         "presets": [f"{name}: {shown(settings)}" for name, settings in PRESETS.items()],
         "presets of CAR": [f"{name}: alpha {alpha}, {shown(more)}" for name, (alpha, more, _) in CAR_PRESETS.items()],
         "recipes": [f"{name}: {', '.join(methods)}" for name, methods in RECIPES.items()],
-        "recipes of others": [f"{name} as {other}" for name, other in SAME_AS.items()],
+        "recipes of others": [f"{name} as {other}" for name, other in (BASE_LOSS | SAME_AS).items()],
         "transforms": TRANSFORMS,
         "samplers": SAMPLERS,
         "profiles": PROFILES,
@@ -438,7 +439,7 @@ def test_flags_are_named_as_the_parser_names_them(capsys):
     import tyro
 
     from spectail.cli.experiment import PlanAction
-    from spectail.cli.train_flags import Printing, Sources, parse
+    from spectail.cli.train import Printing, Sources, parse
     from spectail.methods.ldam_drw import LDAMDRW
     from spectail.training.config import TrainConfig
 

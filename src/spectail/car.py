@@ -14,6 +14,7 @@ from ._core.distributed import Sync, check_sync, find_group
 from ._core.dtypes import full_precision
 from ._core.history import LIVE_FROM, History, kept_share, unrounded
 from ._core.ranks import Ranks
+from ._core.small_batch import read_batch
 from ._core.surrogate import Surrogate
 from ._core.tracking import CHECK_EVERY, track
 from ._core.waits import reading_waits
@@ -26,7 +27,6 @@ from .targets import MIXED_MODES, Target, check_finite, check_target, check_targ
 
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
 FILTER_UP_TO = 640  # classes; up to here filtering A A^T is faster than tracking a subspace
-SCRATCH_FROM = 1 << 16  # logits in a batch; smaller tensors stay with the allocator anyway
 PROBE_EVERY = 4  # steps of class averaging, in which little changes at once, between looks for new directions
 
 
@@ -268,8 +268,8 @@ class CAR(nn.Module):
             raise problem
         if not self._checked:
             self._checked = True
-        scratch = self._scratch if scores.numel() > SCRATCH_FROM and not fixed else None
-        return scores, Reading(BatchConfusion(detached, items, mass, self.kind, scratch), share, labelled)
+        batch = read_batch(detached, items, mass, self.kind, None if fixed else self._scratch)
+        return scores, Reading(batch, share, labelled)
 
     def _check(self, scores: Tensor, target: Target, alone: bool, fixed: bool) -> bool:
         """Raises for a batch that cannot be used; True says that no label is an ignored one."""
@@ -338,7 +338,7 @@ class CAR(nn.Module):
                 history.note(mass, True if filled is None else filled)
         if filled is None:
             return triplet, learned
-        return triplet._replace(spectral_norm=triplet.spectral_norm * filled), learned * filled
+        return triplet._replace(spectral_norm=triplet.spectral_norm * filled), learned
 
     def _tracked_step(
         self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool, fixed: bool
@@ -347,32 +347,31 @@ class CAR(nn.Module):
         history, mass = self.history if commit else self.history.clone(), batch.mass
         history.convert(mass.dtype)
         rate, enters, learned = self._rates(mass, mass.clamp_min(1))
-        decays = self.ema == "batch"
+        decays, step = self.ema == "batch", int(history.steps)
         if decays:
             history.decay(self.beta)
         factor = float(history.factor)
         enters = enters / factor
-        present, columns = (
-            (mass.nonzero().flatten(), None) if group is None else self._ranks.columns(batch, group, fixed)
-        )
-        check = history.take_up() or int(history.steps) % CHECK_EVERY == 0
-        keep = None if decays else kept_share(rate, mass).index_select(0, present)
+        classes, columns = (None, None) if group is None else self._ranks.columns(batch, group, fixed)
+        present = mass.numpy().nonzero()[0] if classes is None else classes.numpy()
+        check = history.take_up() or step % CHECK_EVERY == 0
+        keep = None if decays else kept_share(rate, mass)[present]
         scratch = batch.scratch or Scratch()
         change = history.touch(present, keep, scratch)
+        new = torch.from_numpy(change.new)
         if columns is None:
-            slot = torch.zeros(self.num_classes, dtype=torch.int64).index_copy_(0, present, torch.arange(len(present)))
-            batch.add_to(change.new, slot.index_select(0, batch.items.label), batch.spread(enters))
+            slot = present[:-1].searchsorted(batch.items.label.numpy())  # of a label without mass: any
+            batch.add_to(new, torch.from_numpy(slot), batch.spread(enters))
         else:
-            change.new.addcmul_(columns, enters.index_select(0, present)[:, None])
+            new.addcmul_(columns, enters[present, None])
         change = history.put(change)
-        history.note(mass)
-        squares = history.sums[: history.classes.numel()] if decays else None
-        probe = decays or int(history.steps) % PROBE_EVERY == 0
-        found = track(history.matrix, change, history.space, squares, scratch, probe=probe, check=check)
+        rows = history.matrix.numpy()
+        squares = history.sums.numpy()[: len(rows)] if decays else None
+        probe = decays or (step + 1) % PROBE_EVERY == 0
+        found = track(rows, change, history.space, squares, scratch, probe=probe, check=check)
         right = found.right
         if history.live:
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
-            history.tidy(found.spectral_norm)
         return found._replace(spectral_norm=found.spectral_norm * factor, right=right), learned
 
     def _rates(self, mass: Tensor, divisor: Tensor) -> tuple[Tensor | float, Tensor, Tensor]:

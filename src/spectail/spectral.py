@@ -40,10 +40,10 @@ class Triplet(NamedTuple):
     residual: Tensor
 
 
-def tolerance(dtype: torch.dtype) -> float:
-    """Largest residual of a result. The error of u is that over the gap to the next singular value (in squares), and
-    less after the last power step; the error of sigma is about its square."""
-    return 1e-9 if dtype == torch.float64 else 1.5e-4
+def tolerance(eps: float) -> float:
+    """Largest residual of a result, in numbers with this rounding. The error of u is that over the gap to the next
+    singular value (in squares), and less after the last power step; the error of sigma is about its square."""
+    return 1e-9 if eps < 1e-10 else 1.5e-4
 
 
 def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,7 +69,7 @@ def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, T
     found = None
     if min(A.shape) > 64:
         rows = values.T.contiguous()
-        limit = tol if tol is not None else min(1e-5, 10 * tolerance(values.dtype))
+        limit = tol if tol is not None else min(1e-5, 10 * tolerance(torch.finfo(values.dtype).eps))
         start = torch.randn(A.shape[0], generator=torch.Generator().manual_seed(0), dtype=values.dtype)
         start = start.to(values.device)
         for _ in range(12):  # Krylov spaces of 24 directions, each begun where the last one ended
@@ -119,7 +119,7 @@ def filtered(rows: Tensor, touched: Tensor, start: Tensor) -> Triplet:
             return Triplet(rows.new_full((), unit), nothing, nothing, 0, rows.new_zeros(()))
         found = filtered(rows / unit, touched, start)
         return found._replace(spectral_norm=found.spectral_norm * unit)
-    limit, steps = tolerance(rows.dtype) / 6, 0
+    limit, steps = tolerance(torch.finfo(rows.dtype).eps) / 6, 0
     z = _first_image(columns, start.numpy()).dot(columns)
     while True:
         u = z / math.sqrt(z.dot(z))

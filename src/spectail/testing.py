@@ -77,6 +77,8 @@ def settings(method: str, output: Path, **changes: Any) -> TrainConfig:
         "workers": 0,
         "output": str(output),
     }
+    if hasattr(find_method(method).load().options, "stage2_epochs"):  # a length that wins over that of a new head
+        content["options"] = {"stage2_epochs": 1}
     return from_dict(content | changes)
 
 
@@ -273,10 +275,7 @@ class _StopAfter(Reporter):
 
 def _assert_same(a: Path, b: Path, when: str) -> None:
     for name in ("model.safetensors", "predictions.npz"):
-        if name.endswith("npz"):
-            same = all(np.array_equal(np.load(a / name)[key], np.load(b / name)[key]) for key in ("logits", "labels"))
-        else:
-            same = (a / name).read_bytes() == (b / name).read_bytes()
+        same = (a / name).read_bytes() == (b / name).read_bytes()
         assert same, f"{name} differs from the uninterrupted run when {when}"
     first, second = (json.loads((folder / "results.json").read_text()) for folder in (a, b))
     differing = [key for key in first if key != "seconds" and first[key] != second[key]]

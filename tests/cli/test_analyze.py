@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from training.runs import FLAGS
+from training.runs import QUICK
 
 from spectail.cli.main import main
 from spectail.diagnosis import analyse, compare, read_predictions, summary
@@ -222,7 +222,7 @@ def test_the_command_is_listed(capsys):
 def test_a_run_is_found_as_its_results_say(capsys, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path_factory.mktemp("analyze-cache")))
     run = tmp_path / "my-run"
-    assert main(["train", *FLAGS, "--quiet", "--output", str(run)]) == 0
+    assert main(["train", *QUICK, "--quiet", "--output", str(run)]) == 0
     results = json.loads((run / "results.json").read_text())
     found = json.loads(said(capsys, run, "--json").out)["analyses"][0]
     assert found["name"] == "my-run"

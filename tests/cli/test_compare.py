@@ -1,17 +1,15 @@
 """`spectail compare`: methods times seeds in one table, resumable, honest about runs that fail."""
 
-import contextlib
-import io
 import json
-import subprocess
-import sys
 
 import pytest
-from forked import PYTHON
+from experiments.small_cells import Here
 from training.runs import FLAGS
 
+from spectail.cli import many_runs
 from spectail.cli.compare import flags_of
 from spectail.cli.main import main
+from spectail.experiments.index import Index
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +20,10 @@ def terminal(monkeypatch):
 
 @pytest.fixture
 def inside(monkeypatch):
-    """Runs in this process: starting Python eight times is slow. The commands are kept."""
-    commands = []
-
-    def run(command, **options):
-        commands.append(command)
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(command[3:])
-        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
-
-    monkeypatch.setattr(subprocess, "run", run)
-    return commands
+    """Runs in this process; the tasks are kept."""
+    engine = Here()
+    monkeypatch.setattr(many_runs, "make_engine", lambda *options: engine)
+    return engine.tasks
 
 
 def compare(capsys, *arguments):
@@ -53,29 +43,54 @@ def test_two_methods_two_seeds(inside, capsys, tmp_path):
     assert len({run["identity"] for runs in table.values() for run in runs}) == 1
     folders = {path.name for path in (tmp_path / "all").iterdir()}
     runs = {"ce-seed0", "ce-seed1", "ce+car-classwise-seed0", "ce+car-classwise-seed1"}
-    assert folders == runs | {"compare.json", "report.html"}
+    assert folders == runs | {"compare.json", "report.html", "runs.sqlite", ".runs.sqlite.lock", ".runs.lock"}
 
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("step-*")}
     assert len(inside) == 4
     code, out, _ = compare(capsys, *arguments, "--json")  # a second time nothing is trained
+    assert [task.only_identify for task in inside[4:]] == [True]
     assert code == 0
     assert json.loads(out) == table
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("step-*")}
 
 
-def test_a_failing_run_is_said(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", PYTHON)
+def test_a_failing_run_is_said(capsys, tmp_path):
+    """With processes of their own."""
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "car-seed0").write_text("in the way")
     code, out, err = compare(
         capsys, "--methods", "ce", "car", "--jobs", 2, "--threads", 1, "--output", tmp_path / "all"
     )
     assert code == 1
-    assert "car seed 0 failed" in out
+    assert "failed: car seed 0" in out
     assert "is a file" in " ".join(out.split())
     assert "1 of 2 runs failed" in err
     table = json.loads((tmp_path / "all" / "compare.json").read_text())
     assert (len(table["ce"]), len(table["car"])) == (1, 0)
+
+
+def test_two_at_the_same_folder_are_refused(capsys, tmp_path):
+    with Index(tmp_path / "all" / "runs.sqlite", write=True):
+        code, _, err = compare(capsys, "--methods", "ce", "--output", tmp_path / "all")
+    assert code == 1
+    assert "already has a driver" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--seeds", "0", "0"], "--seeds must be given and different"),
+        (["--seeds"], "--seeds must be given and different; got none"),
+        (["--device", "cuda:99"], "--device cuda:99 is not available here"),
+        (["--engine", "rya"], "did you mean 'ray'"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+    ],
+)
+def test_bad_options_are_said_first(flags, words, capsys, tmp_path):
+    code, _, err = compare(capsys, "--methods", "ce", *flags, "--output", tmp_path / "all")
+    assert code == 1
+    assert words in err
+    assert not (tmp_path / "all").exists()
 
 
 def test_all_runs_failing(inside, capsys, tmp_path):

@@ -34,8 +34,8 @@ Requires-Dist: types-pyyaml; extra == 'dev'
 Requires-Dist: matplotlib>=3.8; extra == 'docs'
 Requires-Dist: mkdocs<2,>=1.6; extra == 'docs'
 Requires-Dist: mkdocstrings[python]>=1.0; extra == 'docs'
-Requires-Dist: optuna>=4.0; extra == 'experiments'
-Requires-Dist: tyro>=0.9; extra == 'experiments'
+Requires-Dist: ray>=2.50; extra == 'cluster'
+Requires-Dist: tyro>=0.9; extra == 'cluster'
 Requires-Dist: lightning!=2.6.2,!=2.6.3,>=2.0; extra == 'integrations'
 Requires-Dist: torchmetrics>=1.4; extra == 'integrations'
 Requires-Dist: timm>=1.0.30; extra == 'integrations'
@@ -144,7 +144,7 @@ def test_missing_packages_are_named_with_the_command_that_brings_them(capsys, in
     expected = {
         "training, commands": ("train", "torchvision missing, tyro missing"),
         "report page": ("report", "jinja2 3.1.6, matplotlib missing"),
-        "several machines": ("experiments", "optuna missing, tyro missing"),
+        "several machines": ("cluster", "ray missing, tyro missing"),
         "integrations": ("integrations", "lightning missing, torchmetrics missing, timm missing"),
         "documentation": ("docs", "matplotlib missing, mkdocs missing, mkdocstrings missing"),
         "development": ("dev", "types-pyyaml missing"),  # jinja2 works and was named above
@@ -163,8 +163,8 @@ def test_the_page_shows_versions_and_commands(capsys, installation):
     _, printed, _ = ask(capsys)
     assert "training, commands   ready: torchvision 0.19.1, tyro 1.0rc1\n" in printed
     assert "report page          ready: jinja2 3.1.6, matplotlib 3.8\n" in printed
-    assert "several machines     not ready: optuna missing\n" in printed
-    assert "                     pip install --upgrade 'spectail[experiments]'\n" in printed
+    assert "several machines     not ready: ray missing\n" in printed
+    assert "                     pip install --upgrade 'spectail[cluster]'\n" in printed
     assert "mkdocs 2.1 not <2,>=1.6, mkdocstrings 0.9 not >=1.0" in joined(printed)
     integrations = "lightning 2.6.3 not !=2.6.2,!=2.6.3,>=2.0, torchmetrics 1.4, timm 1.0.9 not >=1.0.30"
     assert f"integrations not ready: {integrations} pip install" in joined(printed)

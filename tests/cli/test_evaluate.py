@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from training.runs import FLAGS
+from training.runs import QUICK
 
 from spectail.cli.main import main
 from spectail.data import load
@@ -21,7 +21,7 @@ def terminal(monkeypatch):
 
 
 def trained(output, *arguments):
-    assert main(["train", *FLAGS, "--quiet", "--no-report", "--output", str(output), *map(str, arguments)]) == 0
+    assert main(["train", *QUICK, "--quiet", "--no-report", "--output", str(output), *map(str, arguments)]) == 0
     return json.loads((output / "results.json").read_text())
 
 

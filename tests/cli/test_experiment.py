@@ -2,24 +2,31 @@
 
 import csv
 import io
-import os
-import signal
 import sqlite3
 import subprocess
-import sys
-import time
 
 import pytest
-from forked import PYTHON
+from experiments.small_cells import Here
 from PIL import Image
 
+from spectail.cli import many_runs
 from spectail.cli.main import main
+from spectail.experiments.index import Index
 from spectail.experiments.runs import code_version
-from spectail.experiments.store import open_store
+
+
+@pytest.fixture(autouse=True, scope="module")
+def here():
+    """Runs in this process, where not another engine is asked for: processes have tests of their own."""
+    usual = many_runs.make_engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_runs, "make_engine", lambda options, device, say: (
+            Here() if options.engine == "local" else usual(options, device, say)))  # fmt: skip
+        yield
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, here):
     """A store with two finished cells of the embedded data set."""
     folder = tmp_path_factory.mktemp("experiment")
     run = [*SLICE, "--epochs", "1", "--seeds", "0", "--device", "cpu", "--folder", str(folder / "runs")]
@@ -52,12 +59,12 @@ def test_list_names_every_table(capsys):
 
 @pytest.mark.parametrize("action", ["plan", "status", "table"])
 def test_the_arguments_of_a_run_do_for_looking_at_it(place, capsys, action):
-    how = ["--root", "/nowhere", "glyphs-lt=/nowhere", "--workers", "2", "--no-retry", "--threads", "1"]
+    how = ["--root", "/nowhere", "glyphs-lt=/nowhere", "--jobs", "2", "--no-retry", "--threads", "1", "--engine", "ray"]
     what = ["combinations", *SLICE, "--store", str(place / "s.sqlite")]
     code, out, err = say(capsys, action, *what, *how, "--epochs", "1")
     assert code == 0
     assert out == say(capsys, action, *what, "--epochs", "1")[1]
-    assert "only `run` needs --root, --workers, --no-retry, --threads" in err
+    assert err == ""
 
 
 def test_a_plan_counts_cells_and_runs(capsys, tmp_path):
@@ -138,7 +145,7 @@ def test_status_says_what_else_the_store_holds_and_why_it_failed(capsys, tmp_pat
     assert f"1 run failed: `spectail experiment status --store '{name}'` says why" in words
     _, out, _ = say(capsys, "status", "--store", str(name))
     text = " ".join(out.split())
-    assert "the store holds 0 done, 0 running, 0 lost, 1 failed" in text
+    assert "the store holds 0 done, 0 running, 1 failed" in text
     (failed,) = [line for line in out.splitlines() if line.startswith("failed: ")]
     assert failed.startswith("failed: CE on glyphs-lt IF 100, small-cnn, scratch, seed 7: ")
     assert "no-such-model" in failed
@@ -156,7 +163,7 @@ def test_a_run_with_missing_data_ends_with_an_error_and_says_how_many(capsys, pl
     code, out, err = say(capsys, "run", "combinations", *arguments, "--epochs", "1", "--device", "cpu", "--folder",
                          str(place / "runs"), "--store", str(place / "s.sqlite"))  # fmt: skip
     assert code == 1
-    assert "0 runs trained, 2 were done, 0 are with other workers, 0 failed, 2 left out" in " ".join(out.split())
+    assert "0 runs trained, 2 were done, 0 failed, 2 left out" in " ".join(out.split())
     assert "2 runs were left out" in err
 
 
@@ -167,76 +174,42 @@ def test_all_experiments_can_be_sliced(capsys, tmp_path):
     assert "lt-main" not in out
 
 
-def run_words(place, *more):
-    return [PYTHON, "-m", "spectail", "experiment", "run", "combinations", *SLICE, *more, "--device", "cpu",
-            "--folder", str(place / "runs"), "--store", str(place / "s.sqlite"), "--workers", "2"]  # fmt: skip
-
-
-def environment():
-    return dict(os.environ) | {"OMP_NUM_THREADS": "1"}
-
-
-def test_workers_on_a_finished_plan_train_nothing(place):
-    done = subprocess.run(run_words(place, "--epochs", "1"), capture_output=True, text=True, timeout=300, check=False,
-                          env=environment())  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("0 runs trained, 2 were done") == 2
-
-
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_a_signal_to_the_parent_stops_its_workers_which_give_their_runs_back(tmp_path):
-    parent = subprocess.Popen(run_words(tmp_path, "--epochs", "500"), env=environment(),
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
-    deadline = time.time() + 300
-    while len(list((tmp_path / "runs").glob("*/config.yaml"))) < 2:  # both train
-        assert time.time() < deadline, "the workers did not begin"
-        assert parent.poll() is None, parent.communicate()[0]
-        time.sleep(0.1)
-    store = open_store(tmp_path / "s.sqlite")
-    pids = [int(record.worker.rsplit("-", 2)[1]) for record in store.records().values()]
-    assert len(set(pids)) == 2
-    parent.send_signal(signal.SIGTERM)
-    out, _ = parent.communicate(timeout=300)
-    assert parent.returncode == 143, out
-    assert all(map(gone, pids))
-    records = store.records().values()
-    store.close()
-    assert [(record.status, record.attempts) for record in records] == [("waiting", 1)] * 2, out
-    assert len(list((tmp_path / "runs").glob("*/checkpoints/step-*"))) == 2  # saved
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["plan", "lt-mian"], "did you mean lt-main"),
-        (["plam"], "did you mean plan"),
+        (["plam"], "did you mean 'plan'"),
         (["table", "wgr-lt", "--method", "Focall"], "near it are Focal"),
         (["plan", "lt-main", "--seeds", "0", "0"], "--seeds must be different"),
         (["run", "lt-main", "--dataset", "inat2018", "--epochs", "1"], "on --dataset glyphs-lt can run now"),
         (["plan", "lt-main", "--seeds", "0", "--seeds", "1"], "--seeds is expected once and came 2 times"),
         (["plan", "lt-main", "--img_size", "32", "--img-size=64"], "--img-size is expected once and came 2 times"),
         (["plan", "lt-main", "--epochs", "0"], "--epochs must be at least 1; got 0"),
-        (["run", "lt-main", "--workers", "0"], "--workers must be at least 1; got 0"),
+        (["run", "lt-main", "--jobs", "0"], "--jobs must be at least 1; got 0"),
+        (["run", "lt-main", "--engine", "slurm"], "unknown engine 'slurm'; choose from local, ray"),
+        (["run", "lt-main", "--retries", "-1"], "--retries must be at least 0; got -1"),
+        (
+            ["run", "combinations", *SLICE, "--engine", "ray", "--address", "here"],
+            "--address must be HOST:PORT or auto",
+        ),
+        (["run", "combinations", *SLICE, "--store", "journal:x"], "stores that several machines write are no longer"),
         (["run", "lt-main", "--threads", "-1"], "--threads must be at least 0; got -1"),
         (["run", "lt-main", "--processes", "0"], "--processes must be at least 1; got 0"),
-        (["run", "combinations", *SLICE, "--device", "gpu"], "--device must be auto, cpu, cuda or mps; got 'gpu'"),
+        (
+            ["run", "combinations", *SLICE, "--device", "gpu"],
+            "--device must be auto, cpu, cuda, cuda:N or mps; got 'gpu'",
+        ),
         (["run", "combinations", *SLICE, "--folder", "file/runs"], "file/runs, cannot be written (Not a directory)"),
         (["plan", "all", "--method", "cmoo"], "no experiment has such a cell; near it are cmo"),
-        (["plan", "lambda-ema-combined", "--measure", "--device", "gpu"], "--device must be cpu, cuda or mps"),
-        (["script", "lt-main", "--processes", "4", "--gpus", "2"], "need a GPU each, and a task has --gpus 2"),
-        (["script", "lt-main", "--store", "s.sqlite"], "is a file for one machine"),
+        (
+            ["plan", "lambda-ema-combined", "--measure", "--device", "gpu"],
+            "--device must be auto, cpu, cuda, cuda:N or mps",
+        ),
+        (["script", "lt-main", "--nodes", "0"], "--nodes must be at least 1; got 0"),
         (["figure", "trade-off", "--output", "x.bmp"], "must end in .png, .svg, .pdf"),
         (["status", "--store", "none.sqlite"], "there is no result store at none.sqlite"),
         (["table", "lt-main", "--no-empty"], "lt-main has no such results yet: `spectail experiment run lt-main`"),
-        (["run", "lt-main", "--root", "cifar=/data"], "there is no data set 'cifar'; near it are cifar10"),
+        (["run", "lt-main", "--root", "cifar=/data"], "there is no data set 'cifar'; did you mean 'cifar10-lt'"),
         (["figure", "trade-off", "--output", "x.png"], "there is nothing to draw"),
     ],
 )
@@ -248,7 +221,7 @@ def test_mistakes_are_sentences(capsys, tmp_path, monkeypatch, arguments, words)
     assert words in " ".join((out + err).split())
     assert "Traceback" not in err
     assert not (tmp_path / "x.png").exists()
-    assert not any((tmp_path / "runs").glob("experiments/*"))  # and nothing was begun
+    assert not any((tmp_path / "runs").glob("experiments/[!.]*"))  # and nothing was begun
 
 
 def test_a_store_of_a_newer_version_is_refused(capsys, place, tmp_path):
@@ -262,42 +235,36 @@ def test_a_store_of_a_newer_version_is_refused(capsys, place, tmp_path):
     assert "newer version" in err
 
 
-def test_a_script_for_slurm_is_valid_bash(capsys, tmp_path):
-    code, out, _ = say(capsys, "script", "lt-main", "--scale", "paper", "--count", "8", "--gpus", "2", "--hours", "48")
+def test_a_script_for_slurm_leaves_its_own_options_out(capsys, tmp_path):
+    code, out, _ = say(capsys, "script", "lt-main", "--scale", "paper", "--nodes=8", "--gpus", "2", "--cpus", "16",
+                       "--hours", "48", "--engine", "local", "--store", "a b.sqlite")  # fmt: skip
     assert code == 0
-    assert "--array" in out
-    assert "journal:" in out
     file = tmp_path / "job.sh"
     file.write_text(out)
     subprocess.run(["bash", "-n", str(file)], check=True, timeout=20)
-
-
-def test_a_script_divides_the_cores_and_leaves_its_own_options_out(capsys):
-    _, out, _ = say(capsys, "script", "lt-main", "--count=2", "--processes", "2", "--workers", "2", "--cpus", "16",
-                    "--gpus", "2", "--store", "journal:a b.log")  # fmt: skip
-    assert "export OMP_NUM_THREADS=4" in out
-    assert out.rstrip().splitlines()[-1] == (
-        "exec python -m spectail experiment run lt-main --processes 2 --workers 2 --store 'journal:a b.log'"
+    assert out.splitlines()[-1] == (
+        "exec python -m spectail experiment run lt-main --scale paper --store 'a b.sqlite' "
+        '--engine ray --address "$head:$port"'
     )
+    assert "--gpus-per-run 0.5" in say(capsys, "script", "lt-main", "--gpus-per-run", "0.5")[1]
 
 
-def test_threads_are_set_for_one_worker_too(place, monkeypatch):
-    import torch
+def test_a_second_driver_gets_one_sentence(capsys, place):
+    with Index(place / "s.sqlite", write=True):
+        code, _, err = say(capsys, "run", "combinations", *SLICE, "--store", str(place / "s.sqlite"), "--folder",
+                           str(place / "runs"))  # fmt: skip
+        assert code == 1
+        assert "already has a driver (process " in err
+        assert say(capsys, "status", "--store", str(place / "s.sqlite"))[0] == 0
 
-    asked = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    arguments = [
-        "--epochs",
-        "1",
-        "--device",
-        "cpu",
-        "--folder",
-        str(place / "runs"),
-        "--store",
-        str(place / "s.sqlite"),
-    ]
-    assert main(["experiment", "run", "combinations", *SLICE, *arguments, "--threads", "3"]) == 0
-    assert asked == [3]
+
+def test_help_shows_how_to_run_where_it_matters(capsys):
+    for action, shown in (("run", True), ("status", False), ("table", False), ("script", True)):
+        with pytest.raises(SystemExit):
+            main(["experiment", action, "--help"])
+        out = capsys.readouterr().out
+        assert ("--engine" in out) == shown
+        assert "--seeds" in out
 
 
 def test_a_wide_table_is_shown_in_parts(capsys, place, monkeypatch):

@@ -7,3 +7,16 @@ def test_augmentations_are_listed(capsys):
     assert main(["list", "augment"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("remix", "cmo", "concutmix", "metasaug", "safa-r"))
+
+
+def test_recipes_say_what_they_aim_at(capsys, monkeypatch):
+    """Published figure, source and variant stand beside each recipe."""
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["list", "recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    cmo = next(line for line in lines if "cifar100-lt" in line and " cmo " in line)
+    assert all(words in cmo for words in ("CE-DRW", "47.0, ResNet-32", "CMO code", "defer reweight"))
+    bbn = next(line for line in lines if "cifar100-lt" in line and " bbn " in line)
+    assert "Nesterov" in bbn
+    head = next(line for line in lines if "published" in line)
+    assert all(words in head for words in ("variant", "source", "optimisation"))

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from training.runs import FLAGS
+from training.runs import QUICK
 
 from spectail.cli.main import main
 from spectail.diagnosis.text_table import number
@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
     kinds = {"ce": [], "car1": ["--method", "car", "--log-cm-gap"], "car2": ["--method", "car", "--car.beta", "0.9"]}
     for name, flags in kinds.items():
         page = [] if name == "car1" else ["--no-report"]
-        assert main(["train", *FLAGS, *flags, "--quiet", *page, "--output", str(folder / name)]) == 0
+        assert main(["train", *QUICK, *flags, "--quiet", *page, "--output", str(folder / name)]) == 0
     return folder
 
 
@@ -131,7 +131,7 @@ def test_refusals(arguments, words, runs, tmp_path, monkeypatch, capsys):
 
 
 def test_other_classes_are_refused(runs, tmp_path, capsys):
-    flags = [*FLAGS[:3], "5", *FLAGS[4:]]
+    flags = [*QUICK[:3], "5", *QUICK[4:]]
     assert main(["train", *flags, "--quiet", "--output", str(tmp_path / "five")]) == 0
     capsys.readouterr()
     assert report(runs / "ce", tmp_path / "five", "--output", tmp_path / "r.html") == 1

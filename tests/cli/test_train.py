@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from training.runs import DATA, FLAGS, assert_same
+from training.runs import DATA, QUICK, assert_same
 
 from spectail.cli.main import main
 
@@ -22,7 +22,7 @@ def terminal(monkeypatch, tmp_path):
 def run(capsys, *arguments, report=False):
     """Exit code, standard output, standard error."""
     try:
-        code = main(["train", *FLAGS, *map(str, arguments), *([] if report else ["--no-report"])])
+        code = main(["train", *QUICK, *map(str, arguments), *([] if report else ["--no-report"])])
     except SystemExit as error:
         code = error.code
     return code, *capsys.readouterr()
@@ -42,7 +42,7 @@ def test_a_run(capsys, tmp_path):
 
 def test_default_folder_and_resume(capsys, tmp_path):
     assert run(capsys)[0] == 0
-    folder = tmp_path / "runs" / "glyphs-lt-small-cnn-ce-seed0"
+    folder = tmp_path / "runs" / "glyphs-lt-tiny-ce-seed0"
     results = json.loads((folder / "results.json").read_text())
     assert results["dataset"] == DATA["dataset"]
     code, out, err = run(capsys)
@@ -56,7 +56,7 @@ def test_default_folder_and_resume(capsys, tmp_path):
 
 def test_the_file_of_a_run_repeats_it(capsys, tmp_path):
     assert run(capsys, "--output", "a", "--car", "--lr", 0.01)[0] == 0
-    assert main(["train", "--config", "a/config.yaml", "--output", "b"]) == 0
+    assert main(["train", "--config", "a/config.yaml", "--output", "b", "--no-report"]) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
@@ -120,8 +120,8 @@ def test_selection_on_test_data_is_said(capsys):
         (["--trackers", "nope"], ["nope"]),
         (["--car.beta", "5"], ["beta"]),
         (["--car.stages", "second"], ["second", "train"]),
-        (["--device", "gpu"], ["auto, cpu, cuda or mps", "gpu"]),
-        (["--patch-size", "4"], ["--patch-size means nothing for small-cnn"]),
+        (["--device", "gpu"], ["auto, cpu, cuda, cuda:N or mps", "gpu"]),
+        (["--patch-size", "4"], ["--patch-size means nothing for tiny"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
 )

@@ -1,6 +1,5 @@
 """Tiny data sets on disk, in the layouts that circulate. Every builder returns what it put there."""
 
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -113,7 +112,8 @@ class FakeCifar:
     """An official archive with few images: CIFAR-10 with five batches, or CIFAR-100 with one and coarse labels."""
 
     def __init__(self, dataset="cifar10-lt", names=("airplane", "bird", "cat"), train=10, test=4):
-        self.official = cifar.ARCHIVES[dataset]
+        self.official = cifar.ARCHIVES[dataset].known
+        self.label_key = {"cifar10-lt": b"labels", "cifar100-lt": b"fine_labels"}[dataset]
         self.names = names
         generator = np.random.default_rng(7)
         self.labels = {
@@ -122,43 +122,44 @@ class FakeCifar:
         }
         self.images = {split: noise(len(labels), 32, seed=len(labels) + 1000) for split, labels in self.labels.items()}
         self.members = {}
-        for split, members in (("train", self.official.train), ("test", self.official.test)):
-            for rows, member in zip(
+        for split, members in (("train", self.official.train_list), ("test", self.official.test_list)):
+            for rows, (member, _) in zip(
                 np.array_split(np.arange(len(self.labels[split])), len(members)), members, strict=True
             ):
                 content = {
                     b"data": np.stack([cifar_row(image) for image in self.images[split][rows]]),
-                    self.official.labels: self.labels[split][rows].tolist(),
+                    self.label_key: self.labels[split][rows].tolist(),
                     b"filenames": [f"{split}_{row}.png".encode() for row in rows],
                 }
-                if self.official.labels == b"fine_labels":
+                if self.label_key == b"fine_labels":
                     content[b"coarse_labels"] = [0] * len(rows)
                 self.members[member] = python2_pickle(content)
-        (meta,) = self.official.meta
-        self.members[meta] = python2_pickle({self.official.names: [name.encode() for name in names]})
+        meta = self.official.meta
+        self.members[meta["filename"]] = python2_pickle({meta["key"].encode(): [name.encode() for name in names]})
         self.per_class = (train, test)
 
-    def entry(self, **changes):
-        """The catalogue entry with the checksums of this archive."""
-        checksums = {
-            part: {name: md5(self.members[name]) for name in getattr(self.official, part)}
-            for part in ("train", "test", "meta")
+    def entry(self, per_class=None, **changes):
+        """The archive with the checksums of this one."""
+        lists = {
+            part: [[name, md5(self.members[name])] for name, _ in getattr(self.official, part)]
+            for part in ("train_list", "test_list")
         }
-        values = {"md5": md5(self.archive()), "per_class": self.per_class, **checksums}
-        return dataclasses.replace(self.official, **(values | changes))
+        meta = self.official.meta | {"md5": md5(self.members[self.official.meta["filename"]])}
+        values = {"tgz_md5": md5(self.archive()), "meta": meta, **lists, **changes}
+        return cifar.Archive(type("Fake", (self.official,), values), per_class or self.per_class)
 
     def archive(self):
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for name, content in self.members.items():
-                member = tarfile.TarInfo(f"{self.official.folder}/{name}")
+                member = tarfile.TarInfo(f"{self.official.base_folder}/{name}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
         return gzip.compress(buffer.getvalue(), mtime=0)
 
     def write_archive(self, root):
         root.mkdir(parents=True, exist_ok=True)
-        (root / self.official.file).write_bytes(self.archive())
+        (root / self.official.filename).write_bytes(self.archive())
 
     def write_folder(self, folder):
         folder.mkdir(parents=True, exist_ok=True)

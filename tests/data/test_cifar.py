@@ -50,7 +50,7 @@ def test_every_place_of_the_official_files(tmp_path, ten, place):
         ten.write_folder(root / "cifar-10-batches-py" if place == "unpacked" else root)
     data = load("cifar10-lt", root=root, selection="first-n", **RULE)
     check(data, ten)
-    assert data.manifest.files == {"cifar-10-python.tar.gz": f"md5:{ten.entry().md5}"}
+    assert data.manifest.files == {"cifar-10-python.tar.gz": f"md5:{ten.entry().known.tgz_md5}"}
 
 
 def test_channels_and_rows_are_where_they_belong(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_wrong_download_is_thrown_away(tmp_path, cache, ten, server, monkeypat
     whole = (folder / "cifar-10-python.tar.gz").read_bytes()
     (folder / "cifar-10-python.tar.gz").write_bytes(whole[: len(whole) // 2])
     monkeypatch.setitem(cifar.ARCHIVES, "cifar10-lt", ten.entry(url=url))
-    with pytest.raises(ValueError, match=f"expected {ten.entry().md5}; it was thrown away"):
+    with pytest.raises(ValueError, match=f"expected {ten.entry().known.tgz_md5}; it was thrown away"):
         load("cifar10-lt", **RULE)
     assert list((cache / "downloads").iterdir()) == []
 
@@ -217,7 +217,7 @@ def test_a_wrong_checksum_is_refused_before_unpickling(tmp_path, ten, monkeypatc
     else:
         ten.write_folder(tmp_path / "root" / "cifar-10-batches-py")
     name = "cifar-10-python.tar.gz" if place == "archive" else "data_batch_3"
-    expected = entry.md5 if place == "archive" else entry.train["data_batch_3"]
+    expected = entry.known.tgz_md5 if place == "archive" else entry.members["data_batch_3"]
     with pytest.raises(ValueError, match=f"{name} has MD5 .*, expected {expected}: .* it is not opened"):
         load("cifar10-lt", root=tmp_path / "root", **RULE)
     assert not (tmp_path / "proof").exists()

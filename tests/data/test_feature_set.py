@@ -75,6 +75,33 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch):
     assert rows([4, 7]) == [4, 7]
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3, 9])
+def test_ranks_compute_what_is_missing_once_together(world_size):
+    """One after the other here, all of which look before the first of them writes."""
+    images = np.array([11, 7, 7, 30, 2, 45, 11, 90, 8], dtype=np.uint64)
+    rows(images[:2])
+    asked, waiting = [], []
+
+    def run(rank):
+        backbone, meeting = Backbone(images), []
+        cache = FeatureCache("net")
+
+        def meet():
+            meeting.append(rank)
+            if len(meeting) == 1 and rank + 1 < world_size:
+                run(rank + 1)  # the others look while this one waits
+
+        cache.fill(images, backbone, rank, world_size, meet)
+        waiting.append(len(meeting))
+        asked.append(backbone.asked)
+
+    run(0)
+    assert waiting == [2] * world_size
+    assert sorted(image for share in asked for image in share) == [2, 8, 30, 45, 90]
+    assert max(map(len, asked)) == -(-5 // world_size)
+    assert rows(images) == []
+
+
 def test_digests_follow_the_images():
     """Each split's digests belong to its images, whatever was cut and held out."""
     whole = load("glyphs-lt", num_classes=4, max_per_class=12, imbalance=2)

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from spectail import ClassCounts
+from spectail.data.decoding import BrokenImage, decode
 from spectail.data.image_set import ImageSet
-from spectail.data.images import ArrayImages, BrokenImage, FileImages, PackedImages, Texts, decode
+from spectail.data.images import ArrayImages, FileImages, PackedImages, Texts
 
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (9, 6, 5, 3), dtype=np.uint8)

@@ -205,7 +205,7 @@ def test_a_broken_image_is_named(three, content, in_memory):
 @pytest.mark.filterwarnings("ignore")
 def test_random_damage_never_escapes(form):
     """Whatever is wrong with the bytes, the error is one that names the image."""
-    from spectail.data.images import BrokenImage, decode
+    from spectail.data.decoding import BrokenImage, decode
 
     whole = np.frombuffer(encode(noise(1, 24)[0], form), dtype=np.uint8)
     generator = np.random.default_rng(0)

@@ -4,6 +4,7 @@ import gc
 import itertools
 import json
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -18,9 +19,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from spectail.data.batch import Batch
+from spectail.data.decoding import BrokenImage
 from spectail.data.image_set import ImageSet
-from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
+from spectail.data.images import ArrayImages, FileImages, Texts
 from spectail.data.loader import Loader
+from spectail.data.readers import WorkerLost
 from spectail.data.samplers import LongTailSampler
 from spectail.data.transforms import preset
 
@@ -210,17 +213,40 @@ def test_workers_do_not_matter(make, way):
         assert same(list(loader), second)
 
 
-def test_torch_does_not_raise_the_death_of_a_worker_in_mid_step(make):
-    """Its handler stands once in a process: somebody else's loader may have set it before ours."""
+def test_the_death_of_a_worker_is_said_at_the_next_batch_and_not_in_mid_step(make):
+    """Torch raises the death of its own workers wherever the program is; ours are not among them."""
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        list(DataLoader([0, 1], num_workers=1))
+        list(DataLoader([0, 1], num_workers=1))  # sets torch's handler
+        earlier = set(multiprocessing.active_children())
         batches = iter(make("each", workers=1))
         next(batches)
-        assert not callable(signal.getsignal(signal.SIGCHLD))
-        list(batches)
+        [worker] = set(multiprocessing.active_children()) - earlier
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        with pytest.raises(WorkerLost, match=rf"process that reads images \(pid {worker.pid}\) was ended by SIGKILL"):
+            list(batches)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_workers_last_for_many_epochs(make):
+    earlier = set(multiprocessing.active_children())
+    loader = make("each", workers=2)
+    pids = []
+    for _ in range(3):
+        list(loader)
+        pids.append({child.pid for child in set(multiprocessing.active_children()) - earlier})
+    assert len(pids[0]) == 2
+    assert pids[0] == pids[1] == pids[2]
+    next(iter(loader))  # left in the middle: what was asked for is not taken for the next epoch
+    loader.set_epoch(1)
+    again = make("each")
+    again.set_epoch(1)
+    assert same(list(loader), list(again))
+    loader.close()
+    assert set(multiprocessing.active_children()) == earlier
+    assert len(list(loader)) == 5  # they come again
 
 
 def test_python_ends_with_a_loader_left_open(folder):
@@ -231,6 +257,7 @@ import numpy as np
 from spectail.data.images import FileImages, Texts
 from spectail.data.image_set import ImageSet
 from spectail.data.loader import Loader
+from spectail.data.readers import WorkerLost
 from spectail.data.transforms import preset
 images = FileImages(Path({str(folder)!r}), Texts.pack(f"{{index}}.png" for index in range(20)))
 batches = iter(Loader(ImageSet(images, np.zeros(20, dtype=np.int64), ("a",)), preset("cifar"), batch_size=2, workers=2))

@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from spectail.data.decoding import BrokenImage
 from spectail.data.feature_set import FeatureSet
 from spectail.data.image_set import ImageSet
-from spectail.data.images import ArrayImages, BrokenImage, FileImages, Texts
+from spectail.data.images import ArrayImages, FileImages, Texts
 from spectail.data.loader import Loader
 from spectail.data.samplers import LongTailSampler
 from spectail.data.transforms import preset

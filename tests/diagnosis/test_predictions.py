@@ -165,6 +165,38 @@ def test_parquet_with_lists_categories_and_names(tmp_path):
     same(read_predictions(path, names=NAMES), logits=False)
 
 
+def test_lists_of_scores_beside_predicted_classes(tmp_path):
+    lists = pa.array(LOGITS.tolist())
+    path = write_parquet(tmp_path / "a.parquet", label=LABELS, pred=BEST, logits=lists, conf=LOGITS.max(1))
+    same(read_predictions(path), names="012")
+    same(read_predictions(path, names=NAMES))
+    best = pa.array(np.sort(LOGITS, 1)[:, 1:].tolist())  # of two classes only: nobody knows which
+    ragged = pa.array([[1.0], *LOGITS[1:].tolist()])
+    for column, labels, guess in ((best, LABELS, BEST), (ragged, LABELS, BEST), (lists, named(LABELS), named(BEST))):
+        found = read_predictions(write_parquet(tmp_path / "b.parquet", label=labels, pred=guess, scores=column))
+        assert found.logits is None
+        assert found.notes[0].startswith("Only the predicted classes are used: 'scores'")
+
+
+def test_decimal_numbers(tmp_path):
+    exact = pa.decimal128(8, 4)
+    columns = {f"logit_{label}": pa.array(LOGITS[:, label]).cast(exact) for label in range(3)}
+    same(read_predictions(write_parquet(tmp_path / "a.parquet", label=LABELS, **columns), names=NAMES))
+    whole = pa.array(LABELS).cast(pa.decimal128(20, 0))
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(LOGITS.ravel()).cast(exact), 3)
+    same(read_predictions(write_parquet(tmp_path / "b.parquet", label=whole, logits=lists), names=NAMES))
+
+
+def test_dates_are_names(tmp_path):
+    days = np.array(["2024-02-01", "2023-12-24", "2024-01-01"], dtype="datetime64[D]")
+    for unit in ("D", "ms"):
+        labels, guess = days.astype(f"datetime64[{unit}]")[LABELS], days.astype(f"datetime64[{unit}]")[BEST]
+        found = read_predictions(write_parquet(tmp_path / "a.parquet", label=labels, pred=guess))
+        assert [name[:10] for name in found.class_names] == sorted(days.astype(str))
+        assert found.class_names[found.labels[0]].startswith("2024-02-01")
+        assert (found.labels == found.predicted).tolist() == (LABELS == BEST).tolist()
+
+
 def test_numbers_in_text(tmp_path):
     path = write_csv(tmp_path / "a.csv", ["label", "pred"], [[f"{label}.0" for label in LABELS], BEST])
     same(read_predictions(path, names=NAMES), logits=False)

@@ -50,7 +50,9 @@ def flat(name):
 
 
 def test_markdown(two):
-    accuracy, difference, confusions, worst, *rest = markdown_tables(tables.markdown(two, compare(two), top=4))
+    accuracy, difference, confusions, worst, *rest = markdown_tables(
+        tables.markdown(tables.all_tables(two, compare(two), top=4), two)
+    )
     assert len(rest) == 2
     for table in (accuracy, difference, confusions, worst, *rest):
         assert len({len(row) for row in table}) == 1  # no name breaks a row
@@ -69,7 +71,7 @@ def test_markdown(two):
 
 
 def test_latex(two):
-    text = tables.latex(two, compare(two), top=9)
+    text = tables.latex(tables.all_tables(two, compare(two), top=9))
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 6
     for block in re.findall(r"\\begin\{tabular\}\{(l+r+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
         rows = [line for line in block[1].splitlines() if line.endswith(r"\\")]

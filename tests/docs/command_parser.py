@@ -1,11 +1,9 @@
 """Reads a command line with the real parser of its command, and runs nothing."""
 
-import tyro
-
 from spectail.cli import arguments as flags
 from spectail.cli import main as cli
 from spectail.cli.compare import flags_of
-from spectail.cli.train_flags import parse
+from spectail.cli.train import parse
 
 
 class Parsed(Exception):
@@ -30,10 +28,8 @@ def check_command(arguments, monkeypatch):
         return read
 
     with monkeypatch.context() as patch:
-        if hasattr(module, "read_flags"):
-            patch.setattr(module, "read_flags", stopped(flags.read_flags))
-        else:
-            patch.setattr(tyro, "cli", stopped(tyro.cli))
+        parser = "read_own_flags" if name == "compare" else "read_flags"
+        patch.setattr(module, parser, stopped(getattr(flags, parser)))
         try:
             module.run(rest)
         except Parsed:

@@ -16,7 +16,7 @@ from page_blocks import DOCS, blocks
 
 from spectail import functional as SF
 from spectail.augment.remix import remix_share
-from spectail.cli.train_flags import parse
+from spectail.cli.train import parse
 from spectail.losses import (
     BalancedSoftmaxLoss,
     ClassBalancedLoss,

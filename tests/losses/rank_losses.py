@@ -29,6 +29,7 @@ WEIGHT = [0.25, 1.0, 2.0, 4.0]
 IMAGES, FIRST = 8, 5
 MAKERS = {
     "cross-entropy": CrossEntropyLoss,
+    "cross-entropy-terms": lambda **options: CrossEntropyLoss(average="terms", **options),
     "focal": lambda **options: FocalLoss(2.0, **options),
     "sigmoid": lambda **options: FocalLoss(1.0, form="sigmoid", **options),
     "balanced": lambda **options: BalancedSoftmaxLoss(COUNTS, **options),
@@ -53,6 +54,7 @@ CASES = [
     *((loss, labels, weighted) for loss in THOROUGH for labels in KINDS for weighted in (False, True)),
     *((loss, labels, weighted) for loss in IGNORING for labels in NOTHING for weighted in (False, True)),
     *((loss, "hard", True) for loss in MAKERS if loss not in THOROUGH),
+    ("cross-entropy-terms", "mixed", True),
 ]
 ALONE = [("class-balanced-torch", "hard", True), ("geometric", "hard", False)]  # without sync: must not come out right
 

@@ -1,6 +1,7 @@
 """BALMS: rates of the Meta Sampler, the law of its draws, and the bilevel step against plain autograd."""
 
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -12,10 +13,11 @@ from scipy.stats import chisquare
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from training.runs import metrics, results, settings
+from training.runs import assert_same, metrics, results, settings
 
 from spectail import ClassCounts
 from spectail.data.batch import Batch
+from spectail.data.loader import Maker
 from spectail.losses import BalancedSoftmaxLoss, CrossEntropyLoss
 from spectail.methods import Stage, Step
 from spectail.methods.meta_sampler import MetaSampler, initial_rates
@@ -327,7 +329,13 @@ def test_decoupled_balanced_softmax_has_no_sampler(tmp_path, make):
     method = make("balms", sampling="instance")
     assert [*method.streams(Stage("stage2"))] == ["main"]
     assert method.disclosures() == {}
-    train(settings(tmp_path / "run", method="balms", options={"sampling": "instance", "stage2_batch_size": 16}))
+    train(
+        settings(
+            tmp_path / "run",
+            method="balms",
+            options={"sampling": "instance", "stage2_batch_size": 16, "stage2_epochs": 1},
+        )
+    )
     assert not last_state(tmp_path / "run")["method.sampler.psi"].any()
     assert "meta_loss" not in json.dumps(metrics(tmp_path / "run"))
 
@@ -356,6 +364,21 @@ def test_meta_data_from_validation(tmp_path):
     options = {"meta_data": "val", "stage2_epochs": 1}
     train(settings(tmp_path / "run", method="balms", options=options, data__val_fraction=0.25))
     assert "validation data" in results(tmp_path / "run")["disclosures"]["meta_data"]
+
+
+def test_images_are_decoded_in_other_processes(tmp_path, monkeypatch):
+    """In both stages and in evaluations; and it does not matter where."""
+    plain = {"method": "balms", "transform": "cifar-strong", "options": {"stage2_batch_size": 16}}
+    train(settings(tmp_path / "here", **plain))
+    main, make = os.getpid(), Maker.__call__
+
+    def made(self, request):
+        assert os.getpid() != main
+        return make(self, request)
+
+    monkeypatch.setattr(Maker, "__call__", made)
+    train(settings(tmp_path / "there", workers=2, **plain))
+    assert_same(tmp_path / "here", tmp_path / "there")
 
 
 def test_validation_data_must_be_there(tmp_path):

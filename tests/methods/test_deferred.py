@@ -173,3 +173,12 @@ def test_mistakes_are_refused_before_anything_is_written(how, option, value, tmp
     with pytest.raises(ValueError, match=str(value)):
         train(settings(tmp_path / "run", options={"defer": how, option: value}))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("how", ["reweight", "resample"])
+def test_a_share_of_0_is_from_the_first_epoch_on(make, at, how):
+    method = make("ce", defer=how, defer_at=0.0)
+    assert method.deferred(at(0))
+    if how == "resample":
+        assert method.streams(method.stages()[0])["main"].switch == 0
+    assert not make("ce", defer=how, defer_at=0.01).deferred(at(0))

@@ -27,8 +27,10 @@ def run(folder, **options):
     return folder
 
 
-def by_hand(old_logits, new_logits, counts, share):
-    """p = share softmax(z_old - log prior) + (1 - share) softmax(z_new), for one image after the other."""
+def by_hand(old_logits, new_logits, counts, share, *, removed=False):
+    """p = share softmax(z_old) + (1 - share) softmax(z_new), for one image after the other; ``removed``: without the
+    prior of the old head."""
+    counts = counts if removed else [1] * len(counts)
     rows = []
     for old, new in zip(old_logits.tolist(), new_logits.tolist(), strict=True):
         adjusted = [math.exp(z - math.log(n / sum(counts))) for z, n in zip(old, counts, strict=True)]
@@ -111,11 +113,13 @@ def test_a_resumed_stage_begins_nothing_afresh(make):
     assert not model.head.kept
 
 
+@pytest.mark.parametrize("prior", [None, "keep", "remove", "auto"])
 @pytest.mark.parametrize("share", [0.5, 0.2, 0.0])
-def test_what_inference_and_car_see(make, share):
+def test_what_inference_and_car_see(make, share, prior):
+    """Without being asked nothing is taken off the old head: that would be logit adjustment under another name."""
     from spectail.models.classifier import Classifier
 
-    method = make("gml", ensemble=share)
+    method = make("gml", ensemble=share, **({} if prior is None else {"old_prior": prior}))
     model = Classifier(nn.Identity(), head_of(method))
     step = Step(Stage("stage2"))
     method.begin_stage(model, step, resumed=False)
@@ -125,7 +129,7 @@ def test_what_inference_and_car_see(make, share):
     new = features @ head.weight.T + head.bias
     outcome = method.loss(model, {"main": Batch(features, Y, torch.arange(4))}, step)
     torch.testing.assert_close(outcome.loss, method.criterion(new, Y))  # the loss is of the new head alone
-    wanted = by_hand(old.detach(), new.detach(), COUNTS, share)
+    wanted = by_hand(old.detach(), new.detach(), COUNTS, share, removed=prior in ("remove", "auto"))
     torch.testing.assert_close(outcome.logits.softmax(1).double(), wanted, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(method.inference(model)(features).softmax(1).double(), wanted, rtol=1e-4, atol=1e-6)
 
@@ -171,7 +175,7 @@ def test_the_fresh_head_has_the_loss_of_a_fresh_head(tmp_path):
 
 
 def test_counts_of_the_shift_are_those_of_the_training_set(make):
-    head = make("gml", sampling="class-balanced").make_head("linear", 4)
+    head = make("gml", sampling="class-balanced", old_prior="remove").make_head("linear", 4)
     wanted = [-math.log(n / 125) for n in COUNTS]
     torch.testing.assert_close(head.shift.tolist(), wanted, atol=1e-6, rtol=0)
     assert ClassCounts(COUNTS).total == 125
@@ -194,11 +198,17 @@ def test_the_prior_stays_in_a_head_that_was_trained_to_balance(tmp_path):
     counts = load_trained(tmp_path / "ce").manifest.counts
     removed = torch.tensor([-math.log(n / sum(counts.tolist())) for n in counts.tolist()])
     for name, first, options, wanted in (
-        ("a", "ce", {}, removed),
-        ("b", "bsm", {}, 0 * removed),
+        ("default", "ce", {}, 0 * removed),
+        ("a", "ce", {"old_prior": "auto"}, removed),
+        ("b", "bsm", {"old_prior": "auto"}, 0 * removed),
         ("c", "ce", {"old_prior": "keep"}, 0 * removed),
         ("d", "bsm", {"old_prior": "remove"}, removed),
-        ("e", "a", {}, 0 * removed),  # the new head of gml balances, though the stored shift is that of a
+        (
+            "e",
+            "a",
+            {"old_prior": "auto"},
+            0 * removed,
+        ),  # the new head of gml balances, though the stored shift is that of a
         ("f", "c", {"old_prior": "remove"}, removed),
     ):
         torch.testing.assert_close(old_shift(tmp_path / name, tmp_path / first, **options), wanted)

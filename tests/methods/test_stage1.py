@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from training.runs import Losses, Stop, StopAt, assert_same, metrics, predictions, results, settings, shake
 
-from spectail.cli.train_flags import parse
+from spectail.cli.train import parse
 from spectail.training.loop import train
 from spectail.training.trained import load_trained
 

@@ -162,7 +162,7 @@ def test_the_core_requires_torch_and_numpy_only(metadata):
     assert asked[None] == {"torch", "numpy"}
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     assert asked["train"] >= {"torchvision", "timm", "tyro", "rich", "accelerate"}
-    assert asked["experiments"] >= asked["train"] | asked["report"] | {"optuna"}
+    assert asked["cluster"] >= asked["train"] | asked["report"] | {"ray"}
 
 
 def test_integrations_and_metadata_ask_for_the_same_versions(metadata):

@@ -86,9 +86,21 @@ def written(path, *predictions, **options):
     return analyses, text, Page(text)
 
 
-def test_one_classifier(tmp_path):
-    found = random_predictions()
-    (analysis,), _, read = written(tmp_path / "deep" / "report.html", found)
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The page of one classifier, in a folder that was not there."""
+    return written(tmp_path_factory.mktemp("one") / "deep" / "report.html", random_predictions())
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    path = tmp_path_factory.mktemp("two") / "report.html"
+    return written(path, random_predictions(), random_predictions(seed=3, name="other"))
+
+
+def test_one_classifier(one):
+    (analysis,), _, read = one
+    found = analysis.predictions
     assert read.open == []
     right = found.predicted == found.labels
     assert f"{100 * right.mean():.1f} % of the test images are recognised" in read.text
@@ -106,10 +118,11 @@ def test_one_classifier(tmp_path):
     assert len(ids) == len(set(ids))
     assert set(anchors) <= set(ids)
     assert {"training", "record", "generalise", "settings"}.isdisjoint(anchors)  # there is no run to tell of
+    assert "The 8 classes with the lowest accuracy" in read.text
 
 
-def test_nothing_is_fetched_and_only_the_own_script_runs(tmp_path):
-    _, text, read = written(tmp_path / "report.html", random_predictions())
+def test_nothing_is_fetched_and_only_the_own_script_runs(one):
+    _, text, read = one
     for _, attributes in read.tags:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("#", "data:"))
@@ -167,9 +180,9 @@ def test_very_many_cells_keep_the_largest(tmp_path, monkeypatch):
     assert f"{np.count_nonzero(full) - 20:,} cells with the fewest images are not drawn" in read.text
 
 
-def test_downloads(tmp_path):
-    found, other = random_predictions(), random_predictions(seed=3, name="other")
-    (analysis, _), _, read = written(tmp_path / "report.html", found, other)
+def test_downloads(two):
+    (analysis, second), _, read = two
+    found, other = analysis.predictions, second.predictions
     numbers = json.loads(read.file("report.json"))
     assert numbers["analyses"][1]["name"] == "other"
     assert numbers["analyses"][0]["metrics"]["overall"] == pytest.approx(100 * (found.predicted == found.labels).mean())
@@ -313,7 +326,7 @@ def test_no_group_where_there_is_none(tmp_path):
     assert "in which classes are taken for 0." in read.text
 
 
-@pytest.mark.parametrize("amount", [2, 3, 4, 5])
+@pytest.mark.parametrize("amount", [2, 5])
 def test_several_stand_in_even_columns(amount, tmp_path):
     found = [random_predictions(seed=at, name=f"m{at}") for at in range(amount)]
     _, _, read = written(tmp_path / "report.html", *found)
@@ -321,8 +334,6 @@ def test_several_stand_in_even_columns(amount, tmp_path):
     worst = [attributes for tag, attributes in read.tags if tag == "ol" and attributes["class"] == "worst-list"]
     assert len(worst) == amount
     assert "The 4 classes with the lowest accuracy" in read.text
-    _, _, read = written(tmp_path / "report.html", found[0])
-    assert "The 8 classes with the lowest accuracy" in read.text
 
 
 @pytest.mark.parametrize(("amount", "sizes"), [(1, [1]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (6, [3, 3])])
@@ -341,9 +352,9 @@ def test_notes_are_shown(tmp_path):
     assert json.loads(read.file("report.json"))["analyses"][0]["notes"] == ["Only <b> is used."]
 
 
-def test_differences_are_among_the_downloads(tmp_path):
-    found, other = random_predictions(), random_predictions(seed=3, name="other")
-    analyses, _, read = written(tmp_path / "report.html", found, other)
+def test_differences_are_among_the_downloads(one, two):
+    analyses, _, read = two
+    found, other = (analysis.predictions for analysis in analyses)
     rows = list(csv.DictReader(io.StringIO(read.file("differences.csv"))))
     for row, entry in zip(rows, compare(analyses).pairs[0].per_class, strict=True):
         mine = found.labels == int(row["index"])
@@ -352,7 +363,7 @@ def test_differences_are_among_the_downloads(tmp_path):
         assert (row["baseline"], row["other"], row["class"]) == ("model", "other", entry["name"])
         assert float(row["p_holm"]) == entry["p_holm"]
     assert "training.csv" not in read.data["files"]  # there is no run
-    assert "differences.csv" not in written(tmp_path / "report.html", found)[2].data["files"]
+    assert "differences.csv" not in one[2].data["files"]
 
 
 def test_the_legend_has_the_colours_of_the_matrix():

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectail.cli.train_flags import parse
+from spectail.cli.train import parse
 from spectail.data import load
 from spectail.diagnosis import make_predictions
 from spectail.report.run_record import RunRecord, read_run, run_names

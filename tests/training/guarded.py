@@ -7,7 +7,7 @@ from no_waits import NoWaits
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from spectail._core import waits
-from spectail.data.loader import _Seeded
+from spectail.data.loader import Maker
 from spectail.data.samplers import LongTailSampler
 from spectail.methods.meta_sampler import MetaSampler
 from spectail.methods.metasaug import method as metasaug
@@ -20,7 +20,7 @@ MAY_WAIT = (
     (metasaug, "cut_off"),  # the same, with --psd
 )
 """All that waits in a step of one process, and why it must."""
-ON_THE_HOST = ((LongTailSampler, "order"), (_Seeded, "__getitem__"))
+ON_THE_HOST = ((LongTailSampler, "order"), (Maker, "__call__"))
 """Work without the device, the second mostly in other processes."""
 
 

@@ -17,6 +17,7 @@ from spectail.training.reporter import Reporter
 DATA = {"dataset": "glyphs-lt", "num_classes": 6, "max_per_class": 24, "imbalance": 6}
 FLAGS = ("--dataset", "glyphs-lt", "--num-classes", "6", "--max-per-class", "24", "--imbalance", "6",
          "--batch-size", "16", "--epochs", "2", "--device", "cpu", "--workers", "0")  # fmt: skip
+QUICK = (*FLAGS, "--model", "tiny")  # where the commands of this process know the networks below
 IMAGES = 68
 
 
@@ -150,6 +151,7 @@ def metrics(folder):
     lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("images_per_second")
+        line.pop("data_seconds")
     return lines
 
 

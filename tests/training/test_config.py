@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spectail.cli.train_flags import default_output, parse
+from spectail.cli.train import default_output, parse
 from spectail.methods.registry import METHODS
+from spectail.training.build import make_preset
 from spectail.training.config import PRESETS, TrainConfig, check_config
 from spectail.training.config_io import differences, from_dict, preset, read_yaml, to_dict, write_yaml
 
@@ -259,3 +260,39 @@ def test_settings_that_cannot_work_are_refused(arguments, words):
 def test_settings_at_the_edge_are_accepted():
     check_config(flags("--momentum", 0, "--decay-factor", 1, "--warmup-start", 1, "--milestones", 0.999))
     check_config(flags("--nesterov", "--optimizer", "sgd"))
+
+
+def test_presets_are_the_protocols_they_name(tmp_path):
+    """The paper: ViT-S at 224 pixels, AdamW, batch 128; 200 epochs from scratch (300 on iNaturalist) at 1e-4, 100 of
+    fine-tuning at 2e-4. The authors' script: 5e-5, decay 0.05 on all parameters, ImageNet's statistics, five epochs of
+    warm-up from a hundredth, a cosine down to 1e-6."""
+    for dataset, epochs in (("cifar100-lt", 200), ("inat2018", 300)):
+        scratch = preset("scratch", dataset)
+        assert (scratch.optim.epochs, scratch.optim.lr, scratch.optim.batch_size) == (epochs, 1e-4, 128)
+        assert (scratch.optim.optimizer, scratch.model.pretrained) == ("adamw", False)
+        assert scratch.transform == "vit-224-fast"
+        assert make_preset(scratch, "cifar").size == 224
+    tuned = preset("finetune", "inat2018")
+    assert (tuned.optim.epochs, tuned.optim.lr, tuned.model.pretrained) == (100, 2e-4, True)
+    assert tuned.transform == "vit-224-fast"
+    script = preset("finetune-script")
+    optim = script.optim
+    assert (optim.lr, optim.weight_decay, optim.decay_all, optim.epochs) == (5e-5, 0.05, True, 100)
+    assert (optim.warmup_epochs, optim.warmup_start, optim.min_lr) == (5.0, 0.01, 1e-6)
+    found = make_preset(script, "cifar")
+    assert found.mean == (0.485, 0.456, 0.406)
+    assert "Resize(size=[246], interpolation=InterpolationMode.BILINEAR" in found.describe()
+
+
+@pytest.mark.parametrize(("given", "kept"), [("auto", "auto"), (0, 0), (3, 3)])
+def test_workers_are_a_number_or_auto(given, kept, tmp_path):
+    config = from_dict({"workers": given})
+    check_config(config)
+    write_yaml(tmp_path / "config.yaml", config)
+    assert read_yaml(tmp_path / "config.yaml").workers == kept
+
+
+@pytest.mark.parametrize("given", ["many", 1.5, -1, True])
+def test_other_workers_are_refused(given):
+    with pytest.raises(ValueError, match="workers"):
+        check_config(from_dict({"workers": given}))

@@ -16,7 +16,7 @@ from training.runs import FLAGS, Stop, StopAt, assert_same, results, settings, s
 
 from spectail._utils import files as storage
 from spectail.cli.main import main
-from spectail.data.loader import WorkerLost, _death
+from spectail.data.readers import WorkerLost
 from spectail.training import checkpoint, run_folder
 from spectail.training.loop import train
 from spectail.training.reporter import Reporter
@@ -250,30 +250,3 @@ def test_a_signal_to_all_processes_saves_and_leaves(number, tmp_path):
     assert [path.name for path in (config.output / "checkpoints").iterdir()] == ["step-00000003"]
     train(config, resume=True)
     assert_same(tmp_path / "whole", config.output)
-
-
-ERRORS = {
-    "killed": (
-        RuntimeError("DataLoader worker (pid 47) is killed by signal: Killed. "),
-        "(pid 47) is killed by signal: Killed",
-    ),
-    "gone": (RuntimeError("DataLoader worker (pid(s) 12, 13) exited unexpectedly"), "(pid 12, 13) exited unexpectedly"),
-    "bus error": (
-        RuntimeError(
-            "DataLoader worker (pid 9) is killed by signal: Bus error. It is possible that dataloader's workers "
-            "are out of shared memory. Please try to raise your shared memory limit."
-        ),
-        "(pid 9) is killed by signal: Bus error",
-    ),
-    "connection": (ConnectionResetError(errno.ECONNRESET, "reset by peer"), "ended while it handed over a batch"),
-    "socket": (FileNotFoundError(errno.ENOENT, "No such file"), "ended while it handed over a batch"),
-    "pipe": (EOFError(), "ended while it handed over a batch"),
-    "torch": (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
-    "data set": (KeyError("Caught KeyError in DataLoader worker process 0."), None),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_which_errors_mean_a_lost_worker(name):
-    error, wanted = ERRORS[name]
-    assert _death(error) == wanted

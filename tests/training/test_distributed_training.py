@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from training.runs import FLAGS, assert_same, metrics, predictions, results, settings
 
 from spectail.data import load
+from spectail.training.car_term import CARTerm
 from spectail.training.loop import train
 
 HERE = Path(__file__).parent
@@ -36,12 +37,12 @@ GUARDED = {
     "balanced": RUNS["balanced"],
     "accumulation": RUNS["accumulation"],
     "late": {"method": "ldam-drw", "model__model": "tiny-norm"},
-    "gml": {"method": "gml", "options": {"stage2_batch_size": 16}},
+    "gml": {"method": "gml", "options": {"stage2_batch_size": 16, "stage2_epochs": 1}},
 }
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, shared_cache):
+def two(tmp_path_factory):
     """All runs on two processes, under one launch."""
     folder = tmp_path_factory.mktemp("two")
     jobs = [(str(folder / name), changes) for name, changes in RUNS.items()]
@@ -57,8 +58,19 @@ def two(tmp_path_factory, shared_cache):
     jobs += [(str(folder / "signal-inside"), CAR | {"signal": 2})]
     jobs += [(str(folder / "signal-at-end"), CAR | {"signal": 5})]  # last: the processes may lose each other
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    torchrun(HERE / "rank_runs.py", folder / "jobs.json", SPECTAIL_CACHE=shared_cache)
+    torchrun(HERE / "rank_runs.py", folder / "jobs.json", SPECTAIL_CACHE=folder / "cache")  # with nobody's features
     return folder
+
+
+def test_each_process_computes_its_share_of_the_features(two):
+    """Two files of each split, which have no image in common and are as large as each other."""
+    [folder] = (two / "cache" / "features").iterdir()
+    files = [np.load(path)["images"] for path in folder.glob("*.npz")]
+    assert len(files) == 4
+    assert len(np.concatenate(files)) == len(np.unique(np.concatenate(files)))
+    sizes = sorted(map(len, files))
+    assert sizes[1] - sizes[0] <= 1
+    assert sizes[3] - sizes[2] <= 1
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -158,12 +170,22 @@ def test_accumulation_with_a_ragged_last_group(tmp_path):
         np.testing.assert_allclose(parts[key], one[key], rtol=1e-4, atol=1e-5, err_msg=key)
 
 
+def test_the_term_of_car_is_averaged_over_the_micro_batches(tmp_path, monkeypatch):
+    """CAR itself moves once per micro-batch, so a mean over the images stands in for it."""
+    monkeypatch.setattr(CARTerm, "forward", lambda self, outcome, step: outcome.logits.square().mean())
+    train(settings(tmp_path / "one", **SGD, **CAR))
+    train(settings(tmp_path / "parts", optim__accumulation=2, **SGD, **CAR))
+    one, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "parts"))
+    for key in one:
+        np.testing.assert_allclose(parts[key], one[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
 def test_torchrun_command_line(tmp_path, shared_cache):
     """`torchrun -m spectail train` prints once, and its figures are those of one process."""
     arguments = [*FLAGS, "--car", "--model", "small-vit", "--patch-size", "8", "--epochs", "1"]
     said = torchrun("-m", "spectail", "train", *arguments, "--output", tmp_path / "both", SPECTAIL_CACHE=shared_cache)
     assert said.count("results in") == 1
-    from spectail.cli.train_flags import parse
+    from spectail.cli.train import parse
 
     train(parse([*arguments, "--output", str(tmp_path / "one")])[0])
     one, both = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "both"))

@@ -22,7 +22,10 @@ RUNS = {
     "remix, pasted": {"method": "remix", "options": {"mix": "cutmix", "base_loss": "ldam"}},
     "concutmix, lite": {"method": "concutmix", "options": {"mode": "lite"}},
     "gml, all classes": {"method": "gml", "options": {"divide": "all", "stage2_epochs": 2}},
-    "balms, by images": {"method": "balms", "options": {"meta_draw": "item", "stage2_batch_size": 16}},
+    "balms, by images": {
+        "method": "balms",
+        "options": {"meta_draw": "item", "stage2_batch_size": 16, "stage2_epochs": 1},
+    },
     "metasaug, fixed meta data": {"method": "metasaug", "options": {"meta_per_class": 3}},
     "metasaug, diagonal, whole network": {
         "method": "metasaug",
@@ -35,6 +38,9 @@ RUNS = {
 
 def tiny(output, **changes):
     register_network()  # one that BBN can double
+    entry = METHODS.get(changes.get("method", "ce"))
+    if entry is not None and hasattr(entry.load().options, "stage2_epochs"):  # not the many steps of a new head
+        changes["options"] = {"stage2_epochs": 1} | changes.get("options", {})
     return settings(output, **({"model__model": "testing-net"} | changes))
 
 

@@ -1,5 +1,6 @@
 """The loop against slow computations: steps, rates, averages, selection, stages, streams, logs, divergence."""
 
+import dataclasses
 import json
 import math
 from copy import deepcopy
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
-from training.runs import IMAGES, Losses, Stop, StopAt, assert_same, metrics, predictions, settings, shake
+from training.runs import IMAGES, Losses, Stop, StopAt, assert_same, metrics, predictions, results, settings, shake
 
 from spectail import CAR
+from spectail.cli.console import _figures
 from spectail.data import load
 from spectail.data.loader import Loader
 from spectail.methods import registry
@@ -20,9 +23,11 @@ from spectail.methods.base import Method, Outcome, Stage, Stream
 from spectail.training import probe
 from spectail.training.build import make_pieces
 from spectail.training.config import OptimConfig
+from spectail.training.config_io import read_yaml, write_yaml
 from spectail.training.loop import train
-from spectail.training.optim import make_optimizer, make_schedule, rate
+from spectail.training.optim import make_optimizer, rate
 from spectail.training.reporter import Reporter
+from spectail.training.trained import load_trained
 
 
 def weights(folder, name="model.safetensors"):
@@ -170,7 +175,7 @@ def test_learning_rates(schedule):
     per_epoch, epochs = 4, 5
     steps, warm = per_epoch * epochs, 6
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], optim.lr)
-    scheduler = make_schedule(optimizer, optim, steps, per_epoch)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(optim, step, steps, per_epoch))
     for step in range(steps):
         expected = {
             "cosine": 0.03 + 0.27 * (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2,
@@ -729,3 +734,31 @@ def test_probe_refuses_methods_that_need_images(method, tmp_path):
 
     with pytest.raises(ValueError, match="cannot be used in probe mode"):
         train(settings(tmp_path / "run", probe=True, method=method(Images)))
+
+
+# -- the data path --
+
+
+def photos(root):
+    for label, images in (("a", 8), ("b", 5), ("c", 4)):
+        (root / label).mkdir(parents=True)
+        for index in range(images):
+            pixels = np.random.default_rng([index, images]).integers(0, 256, (90, 100, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / label / f"{index}.jpg")
+    return {"dataset": f"folder:{root}"}
+
+
+def test_a_run_on_pictures_says_its_transform_and_its_wait(tmp_path):
+    """The model is later used with the transform of its run, whatever is usual then."""
+    changes = {"data": photos(tmp_path / "photos"), "model__img_size": 32, "model__model": "tiny", "workers": 1}
+    config = settings(tmp_path / "run", **changes)
+    assert config.transform is None
+    train(config)
+    saved = read_yaml(config.output / "config.yaml")
+    assert saved.transform == load_trained(config.output).preset.name == "imagenet-fast"
+    assert train(config, resume=True)["overall"] == results(config.output)["overall"]  # no other settings
+    lines = [json.loads(line) for line in (config.output / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["data_seconds"] >= 0 for line in lines)
+    assert _figures({"images_per_second": 50.0, "data_seconds": 12.3}) == "50 images/s  waited 12 s for data"
+    write_yaml(config.output / "config.yaml", dataclasses.replace(saved, transform=None))  # as earlier versions did
+    assert load_trained(config.output).preset.name == "imagenet"

@@ -20,21 +20,21 @@ STRONG = {"transform": "cifar-strong", "optim__epochs": 2}
 CASES = {
     "ce": SMALL,
     "balanced-softmax": {"method": "balanced-softmax", "options": {"tau": 1.5}},
-    "car": {"method": "car"} | SMALL,
+    "car": {"method": "car"},
     "car-classwise": {"method": "car", "car__preset": "classwise"},
     "car-reference": {"method": "car-balanced", "car__preset": "reference", "car__warmup_epochs": 1.5},
     "ce+car": {"method": "ce", "car__enabled": True, "car__start_epoch": 1},
-    "ema": {"optim__ema": 0.8} | SMALL,
+    "ema": {"optim__ema": 0.8, "model__model": "tiny-norm"},
     "accumulation": {"optim__accumulation": 2, "method": "car"},
     "warm-up-cosine": {"optim__warmup_epochs": 1.2, "optim__min_lr": 1e-4, "optim__epochs": 3, "optim__clip": 0.5},
     "sgd-step": {"optim__optimizer": "sgd", "optim__schedule": "step", "optim__milestones": [0.3, 0.7]},
     "dropout": {"model__model": "tiny-dropout", "method": "car"},
     "strong": STRONG | {"model__model": "tiny-dropout"},
     "workers": STRONG | {"workers": 2, "model__model": "tiny-dropout"},
-    "probe": {"probe": True, "method": "car"} | SMALL,
+    "probe": {"probe": True, "method": "car", "model__model": "tiny-norm"},
     "val": {"select_on": "val", "data__val_fraction": 0.25, "optim__epochs": 3, "eval_every": 2},
     "decoupled": {"method": "decoupled", "car__enabled": True, "model__model": "tiny-norm", "optim__epochs": 1},
-    "logs": {"method": "car", "log_gradient": True, "log_cm_gap": True} | SMALL,
+    "logs": {"method": "car", "log_gradient": True, "log_cm_gap": True},
 }
 
 

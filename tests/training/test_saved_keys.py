@@ -28,7 +28,7 @@ RESULTS = """balanced bottom_10pct brier car dataset disclosures ece epochs geom
     seed selection spectral_norm stage1 tail train_overall val worst_ratio worst_test worst_test_class
     worst_test_interval worst_test_next worst_train worst_train_class zero_classes"""
 MANIFEST = "checks classes dataset files format groups identity notes options ranks rule splits statistics version"
-LINE = "car epoch images_per_second loss lr spectral_norm stage step"
+LINE = "car data_seconds epoch images_per_second loss lr spectral_norm stage step"
 FILES = "checkpoints config.yaml manifest.json metrics.jsonl model.safetensors predictions.npz results.json"
 
 

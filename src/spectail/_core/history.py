@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .dtypes import widest
-from .tracking import DIRECTIONS, Change, Subspace
+from .tracking import DIRECTIONS, Array, Change, Subspace
 from .workspace import Scratch
 
 LIVE_FROM = 2048  # with batch averaging, more classes than this are stored sparsely
-FORGET = 1e-6  # a stored column this far below the spectral norm is dropped
+FORGET = 1e-5  # a stored column this far below the spectral norm gives its place to a new one
 SMALLEST = 2.0**-15  # the lazy factor is multiplied in before it gets smaller: fourth powers must stay in float32
 
 
@@ -21,9 +22,10 @@ class History(nn.Module):
     r"""The weighted average confusion :math:`\hat C \Lambda`, one row per class (that is, by columns).
 
     - ``factor * rows`` is the matrix: decaying it by beta is one multiplication of ``factor``.
-    - With ``live`` storage only classes seen lately have a row; ``classes`` says which, and the rest are 0. A row is
-      dropped when it is shorter than ``FORGET`` times the spectral norm. Entries are non-negative, so the norm falls by
-      at most beta a step, and so does a stored column: what was negligible when dropped stays so.
+    - With ``live`` storage only classes seen lately have a row; ``classes`` says which, and the rest are 0. A row
+      shorter than ``FORGET`` times the spectral norm gives its place to a class that needs one. Entries are
+      non-negative, so the norm falls by at most beta a step, and so does the column that was dropped: what was
+      negligible then stays so.
     - ``sums`` holds the sum of the squares of each row, for the solver that leaves negligible rows out.
     - ``weights`` records, in float32, the Lambda inside the rows. A state saved under another Lambda is
       rescaled when it is loaded.
@@ -78,7 +80,7 @@ class History(nn.Module):
 
     @property
     def space(self) -> Subspace:
-        return Subspace(self.basis, self.images)
+        return Subspace(self.basis.numpy(), self.images.numpy())
 
     def dense(self) -> Tensor:
         """The whole matrix by class, (K, K), as a copy."""
@@ -126,21 +128,27 @@ class History(nn.Module):
         if float(self.factor) < SMALLEST:
             self._multiply_in()
 
-    def touch(self, present: Tensor, keep: Tensor | None, scratch: Scratch) -> Change:
-        """The rows of these classes, to be changed; ``keep`` is the share of each that stays (None: all of it)."""
+    def touch(self, present: Array, keep: Tensor | None, scratch: Scratch) -> Change:
+        """Count a step; the rows of its classes, to be changed. ``keep``: the share of each that stays (None: all)."""
         self.settled = False
-        at, count = self._places(present), present.numel()
-        both = scratch.take("both", (2 * count, self.num_classes), self.rows)
-        old = torch.index_select(self.rows, 0, at, out=both[:count])
-        both[count:].copy_(old) if keep is None else torch.mul(old, keep[:, None], out=both[count:])
-        return Change(at, both, at)
+        self.steps.add_(1)
+        self.seen.numpy()[present] = True
+        at, count, rows = self._places(present), len(present), self.rows.numpy()
+        both = scratch.array("both", (2 * count, self.num_classes), rows)
+        old, new = both[:count], both[count:]
+        rows.take(at, 0, out=old, mode="clip")
+        if keep is None:
+            new[:] = old
+        else:
+            torch.mul(torch.from_numpy(old), keep[:, None], out=torch.from_numpy(new))
+        return Change(at, both, old[:0])
 
     def put(self, change: Change) -> Change:
         """Store the rows that a batch has changed, and count their squares."""
         new = change.new
-        squares = torch.linalg.vector_norm(new, dim=1).square_()
-        self.rows.index_copy_(0, change.at, new)
-        self.sums.index_copy_(0, change.at, squares)
+        squares = torch.linalg.vector_norm(torch.from_numpy(new), dim=1).square_().numpy()
+        self.rows.numpy()[change.at] = new  # a quarter of the time of index_copy_
+        self.sums.numpy()[change.at] = squares
         return change._replace(squares=squares)
 
     def take_up(self) -> bool:
@@ -154,27 +162,21 @@ class History(nn.Module):
         self.images.zero_()[0] = self.matrix @ self.basis[0]
         return True
 
-    def _places(self, label: Tensor) -> Tensor:
+    def _places(self, label: Array) -> Array:
         """Where the rows of these classes are; with live storage a class without one gets one."""
         if not self.live:
             return label
-        found = self.place[label]
-        if bool((found < 0).any()):
-            self._make_room(label[found < 0])
-            found = self.place[label]
+        place = self.place.numpy()
+        found: Array = place[label]
+        if (found < 0).any():
+            self._make_room(label[found < 0], found[found >= 0])
+            found = place[label]
         return found
 
     def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
         """Count a step and remember which classes it showed, for a start from the first estimate."""
         self.steps.add_(filled)
         self.seen.logical_or_(mass > 0)
-
-    def tidy(self, spectral_norm: Tensor) -> None:
-        """Drop the classes that no longer matter. ``spectral_norm`` is of ``rows``, without the factor."""
-        if self.live:
-            keep = self.sums[: self.classes.numel()] >= (FORGET * spectral_norm) ** 2
-            if not bool(keep.all()):
-                self._drop(keep)
 
     def convert(self, dtype: torch.dtype) -> None:
         if self.rows.dtype == dtype:
@@ -197,33 +199,28 @@ class History(nn.Module):
         self.images.zero_()  # another matrix: the search begins anew
         self.basis.zero_()
 
-    def _make_room(self, new: Tensor) -> None:
-        used, wanted = self.classes.numel(), self.classes.numel() + new.numel()
+    def _make_room(self, new: Array, taken: Array) -> None:
+        """Give each of these classes a row: one that hardly counts any more and is not ``taken``, or one at the end."""
+        used, place = self.classes.numel(), self.place.numpy()
+        sums, top = self.sums.numpy()[:used].copy(), self.images.numpy()[-1]
+        limit = FORGET**2 * max(sums.max(initial=0), top.dot(top))  # both are at most the norm's square
+        sums[taken] = np.inf
+        free = (sums <= limit).nonzero()[0][: len(new)]
+        place[self.classes.numpy()[free]] = -1
+        wanted = used + len(new) - len(free)
         if wanted > self.rows.shape[0]:
             capacity = min(self.num_classes, max(wanted, wanted * 5 // 4, 256))
             rows = self.rows.new_empty(capacity, self.num_classes)
             rows[:used] = self.matrix
             self.rows = rows
             self.sums = torch.cat([self.sums[:used], self.sums.new_zeros(capacity - used)])
-        self.rows[used:wanted] = 0
-        self.sums[used:wanted] = 0
-        self.classes = torch.cat([self.classes, new])
-        self.images = torch.cat([self.images, self.images.new_zeros(DIRECTIONS, new.numel())], 1)
-        self.place[new] = torch.arange(used, wanted, device=new.device)
-
-    def _drop(self, keep: Tensor) -> None:
-        """Close the gaps by moving rows from the end into them."""
-        kept = int(keep.sum())
-        gaps = (~keep[:kept]).nonzero().flatten()
-        movers = keep[kept:].nonzero().flatten() + kept
-        self.place[self.classes[~keep]] = -1
-        self.rows[gaps] = self.rows[movers]
-        self.sums[gaps] = self.sums[movers]
-        self.images[:, gaps] = self.images[:, movers]
-        self.classes[gaps] = self.classes[movers]
-        self.place[self.classes[gaps]] = gaps
-        self.classes = self.classes[:kept].clone()
-        self.images = self.images[:, :kept].clone()
+        if wanted > used:
+            self.classes = torch.cat([self.classes, self.classes.new_zeros(wanted - used)])
+            self.images = torch.cat([self.images, self.images.new_zeros(DIRECTIONS, wanted - used)], 1)
+        place[new] = at = np.concatenate([free, np.arange(used, wanted)])
+        self.classes.numpy()[at] = new
+        for values in (self.rows, self.sums, self.images.T):
+            values.numpy()[at] = 0
 
     def _index(self) -> None:
         place = torch.full((self.num_classes,), -1, device=self.classes.device)

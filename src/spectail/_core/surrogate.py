@@ -105,10 +105,10 @@ def fast_rows(
     if kind.form == "full" and kind.temperature == 1:
         # exp(f) is in the softmax already: sigmoid(gamma + f_i - f_j) = p_i / (p_i + p_j exp(-gamma))
         select = torch.softmax(logits, 1, out=first)
-        odds = select.gather(1, target)
-        odds = (odds.mul_(math.exp(-kind.gamma)) if kind.gamma else odds).clamp_min_(torch.finfo(select.dtype).tiny)
+        margin = math.exp(-min(kind.gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
+        odds = select.gather(1, target).clamp_min_(torch.finfo(select.dtype).tiny / margin)
         select.scatter_(1, target, 0)
-        gate = torch.add(select, odds, out=second)
+        gate = torch.add(select, odds, alpha=margin, out=second)
         torch.div(select, gate, out=gate)
         if kind.competitors == "non-target":
             select.div_(select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny))
@@ -134,23 +134,24 @@ def soft_gradient(soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, k
     a * (1 - gate) from the gate; the label's own entry is minus the sum of the others.
     """
     target, column = soft.target, scale[:, None]
+    gate = soft.gate if kind.gate_learns else None
     total = torch.mv(soft.rows, left)[:, None]
-    weighted = soft.rows.mul_(left)  # in place: fresh memory of this size costs more than the arithmetic
+    fixed: Tensor | None = None
     if kind.uses_softmax:
-        gradient = soft.select * total.neg_()  # fresh memory: this outlives the step
-        selected = 1.0
+        cooled = 1 / kind.temperature
+        times = cooled + 1 if gate is not None else cooled  # a / T and, from the gate, a once more
+        weighted = soft.rows.mul_(left * times)  # in place: fresh memory of this size costs more than the arithmetic
+        gradient = torch.addcmul(weighted, soft.select, total, value=-cooled)  # fresh: this outlives the step
+        if gate is not None:
+            gradient.addcmul_(weighted, gate, value=-1 / times)
     else:
+        weighted = soft.rows.mul_(left)
         positive = soft.select > 0
         room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
         share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
         gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
-        selected = 0.0
-    fixed = gradient.clone() if not (kind.baseline_grad or kind.uses_softmax) else None
-    if kind.temperature != 1 and kind.uses_softmax:
-        gradient, selected = gradient.div_(kind.temperature), 1 / kind.temperature
-    if kind.gate_learns and soft.gate is not None:
-        gradient.addcmul_(weighted, soft.gate.sub_(selected + 1), value=-1)
-    elif selected:
-        gradient.add_(weighted, alpha=selected)
+        fixed = None if kind.baseline_grad else gradient.clone()
+        if gate is not None:
+            gradient.addcmul_(weighted, gate - 1, value=-1)
     moved = gradient if fixed is None else gradient - fixed  # what the true logit takes part in
     return gradient.scatter_(1, target, -moved.sum(1, keepdim=True)).mul_(column)

@@ -13,13 +13,13 @@ reading anything else. Only a direction that joins the subspace has to be multip
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..spectral import WEAK, Triplet, chain, polished, tolerance
 from .workspace import Scratch
@@ -41,34 +41,34 @@ UNCLEAR = 0.03  # residual above which a close runner-up is not taken at its wor
 VALUE = 16  # roundings: the error of sigma squared that is aimed at
 NARROW_VALUE = 100  # the same for a narrow gap
 NEGLIGIBLE = 50  # roundings of the largest column's square: columns that add up to less are left out of the products
-READ_ONCE_FROM = 1 << 25  # numbers in a matrix that no cache holds: both products are then taken in one reading
-BLOCK = 64  # rows of it that a cache does hold
+READ_ONCE_FROM = 1 << 23  # numbers in a matrix that no cache holds: both products are then taken in one reading
+BLOCK = 16  # rows of it that a cache does hold
 
 
 class Subspace(NamedTuple):
     """Left directions with A A^T times each below them, (2 DIRECTIONS, K); their images, (DIRECTIONS, L)."""
 
-    basis: Tensor
-    images: Tensor
+    basis: Array
+    images: Array
 
 
 class Change(NamedTuple):
     """What a batch did to the matrix: which rows it touched, these before and, below, after; squares of the new."""
 
-    at: Tensor
-    both: Tensor
-    squares: Tensor
+    at: Array
+    both: Array
+    squares: Array
 
     @property
-    def new(self) -> Tensor:
-        return self.both[self.at.numel() :]
+    def new(self) -> Array:
+        return self.both[len(self.at) :]
 
 
 def track(
-    rows: Tensor,
+    rows: Array,
     change: Change,
     space: Subspace,
-    squares: Tensor | None,
+    squares: Array | None,
     scratch: Scratch,
     *,
     probe: bool = True,
@@ -89,15 +89,16 @@ def track(
     if not 1e-6 < extent < 1e9 and not 1e-6 < float(rows.max()) < 1e9:  # fourth powers would leave float32's range
         return _afresh(rows, space)
     inside = _update(space, change)
-    used = _used_rows(squares, change) if squares is not None else None
+    used = _used_rows(squares, change.at) if squares is not None else None
     search = _Search(rows, change, space, used, scratch)
     search.settle(check)
-    outside = change.squares.numpy() - np.square(inside).sum(0)  # of each touched column, what the subspace misses
+    outside = change.squares - np.square(inside).sum(0)  # of each touched column, what the subspace misses
     if probe or float(outside.sum()) > NOVEL * search.scale:
         vector = search.brought_in(np.sqrt(outside.clip(0)), inside)
         if probe or search.strength(vector) > NOVEL * search.scale:
             search.add(vector)
-    certain, eps = tolerance(rows.dtype), torch.finfo(rows.dtype).eps
+    eps = search.eps
+    certain = tolerance(eps)
     floor = eps * (8 + 0.3 * rows.shape[0] ** 0.5)  # what rounding in a product leaves
     before = 1.0
     while True:
@@ -132,57 +133,51 @@ def track(
     return triplet
 
 
-def _afresh(rows: Tensor, space: Subspace) -> Triplet:
+def _afresh(rows: Array, space: Subspace) -> Triplet:
     """Without what was carried along."""
-    space.basis.zero_()
-    space.images.zero_()
-    return chain(rows, rows.sum(0), torch.zeros_like(rows[0]), GROWTH)
+    space.basis[:] = 0
+    space.images[:] = 0
+    matrix = torch.from_numpy(rows)
+    return chain(matrix, matrix.sum(0), torch.zeros_like(matrix[0]), GROWTH)
 
 
 def _update(space: Subspace, change: Change) -> Array:
     """Bring the products with the directions up to date, from the touched columns alone; returns the new images."""
-    directions, doubles = space.basis[:DIRECTIONS], space.basis[DIRECTIONS:]
-    before = space.images.index_select(1, change.at)
-    after = torch.mm(directions, change.new.T)
-    doubles.addmm_(torch.cat([before.neg_(), after], 1), change.both)
-    space.images.index_copy_(1, change.at, after)
-    return after.numpy()
+    after: Array = change.new.dot(space.basis[:DIRECTIONS].T).T
+    space.basis[DIRECTIONS:] += np.concatenate([-space.images.take(change.at, 1), after], 1).dot(change.both)
+    space.images[:, change.at] = after
+    return after
 
 
-def _used_rows(squares: Tensor, change: Change) -> Tensor | None:
+def _used_rows(squares: Array, touched: Array) -> Array | None:
     """Rows that matter, the touched ones last; None if leaving out the others would save little."""
-    most = NEGLIGIBLE * torch.finfo(squares.dtype).eps * float(squares.max())
-    few = most / 64  # rows fade by the step, so those just below a limit are few; if not, a lower limit is safe
-    small = squares <= few
-    if float(squares.dot(small.to(squares.dtype))) > most:
-        small = squares <= most / squares.numel()
-    used = small.logical_not_().index_fill_(0, change.at, False).nonzero().flatten()
-    total = used.numel() + change.at.numel()
-    return torch.cat([used, change.at]) if total < 0.8 * squares.numel() else None
+    most = NEGLIGIBLE * _limits(squares.dtype)[0] * float(squares.max())
+    small = squares <= most / 64  # rows fade by the step, so those just below a limit are few
+    if float(squares.dot(small)) > most:  # if not, a lower limit is safe
+        small = squares <= most / squares.size
+    small[touched] = True
+    used = (~small).nonzero()[0]
+    return np.concatenate([used, touched]) if used.size + touched.size < 0.8 * squares.size else None
 
 
 class _Search:
     """Orthonormal left directions, their images and A A^T times each, grown one by one.
 
-    Vectors are numpy's, whose calls cost a third of torch's. The matrix is multiplied by torch, with its threads.
+    All in numpy, whose calls cost a third of torch's and whose products with a vector are faster.
     """
 
-    def __init__(self, rows: Tensor, change: Change, space: Subspace, used: Tensor | None, scratch: Scratch) -> None:
-        self.change, self.used, self.total = change, used, rows.shape[0]
-        self.new = change.new.numpy()
+    def __init__(self, rows: Array, change: Change, space: Subspace, used: Array | None, scratch: Scratch) -> None:
+        self.used, self.new, (basis, images) = used, change.new, space
+        self.total, width = rows.shape
         if used is None:
-            self.rows, self.touched, images = rows, change.at, space.images.numpy()
+            self.rows, self.touched = rows, change.at
         else:
-            count = used.numel()
-            self.rows = torch.index_select(rows, 0, used, out=scratch.take("used", (count, rows.shape[1]), rows))
-            self.touched = torch.arange(count - change.at.numel(), count)
-            images = space.images.numpy()[:, used.numpy()]
-        count, width = self.rows.shape
+            self.rows = rows.take(used, 0, out=scratch.array("used", (used.size, width), rows), mode="clip")
+            self.touched, images = np.arange(used.size - len(self.new), used.size), images.take(used, 1)
         most = DIRECTIONS + GROWTH + 1
-        self.left = scratch.take("left", (most, width), rows).numpy()
-        self.right = scratch.take("right", (most, count), rows).numpy()
-        self.double = scratch.take("double", (most, width), rows).numpy()
-        basis = space.basis.numpy()
+        self.left, self.double = scratch.array("left", (2, most, width), rows)
+        self.right = scratch.array("right", (most, len(self.rows)), rows)
+        self.eps, self.tiny = _limits(rows.dtype)
         self.left[:DIRECTIONS], self.double[:DIRECTIONS] = basis[:DIRECTIONS], basis[DIRECTIONS:]
         self.right[:DIRECTIONS] = images
         self.size, self.added = DIRECTIONS, 0
@@ -195,19 +190,19 @@ class _Search:
         """
         directions, images, doubles = (part[:DIRECTIONS] for part in (self.left, self.right, self.double))
         overlap, inner = directions.dot(directions.T), images.dot(images.T)
-        size, eps = max(float(inner.diagonal().max()), _tiny(images)), np.finfo(images.dtype).eps
-        if check and float(np.abs(doubles.dot(directions.T) - inner).max()) > 100 * eps * size:
+        size = max(float(inner.diagonal().max()), self.tiny)
+        if check and float(np.abs(doubles.dot(directions.T) - inner).max()) > 100 * self.eps * size:
             directions[:] = _orthonormalising(overlap).dot(directions)
-            images[:] = torch.mm(torch.from_numpy(directions), self.rows.T).numpy()
-            doubles[:] = torch.mm(torch.from_numpy(images), self.rows).numpy()
+            images[:] = self.rows.dot(directions.T).T
+            doubles[:] = images.dot(self.rows)
             inner = images.dot(images.T)
-        elif _astray(overlap) > ASTRAY * eps:
+        elif _astray(overlap) > ASTRAY * self.eps:
             mend = _orthonormalising(overlap)
             for part in (directions, images, doubles):
                 part[:] = mend.dot(part)
             inner = images.dot(images.T)
         self.inner[:DIRECTIONS, :DIRECTIONS] = inner
-        self.scale = max(float(inner.diagonal().max()), _tiny(images))
+        self.scale = max(float(inner.diagonal().max()), self.tiny)
 
     def brought_in(self, weights: Array, inside: Array) -> Array:
         """A strong direction of the touched columns outside the subspace: their sum after a few power steps."""
@@ -215,31 +210,31 @@ class _Search:
         for step in range(POWER):
             vector: Array = weights.dot(self.new) - inside.dot(weights).dot(directions)
             if step + 1 < POWER:
-                weights = self.new.dot(vector / max(_length(vector), _tiny(vector)))
+                weights = self.new.dot(vector / max(_length(vector), self.tiny))
         return vector
 
     def strength(self, vector: Array) -> float:
         """The square that the touched columns alone have along a direction."""
-        return (_length(self.new.dot(vector)) / max(_length(vector), _tiny(vector))) ** 2
+        return (_length(self.new.dot(vector)) / max(_length(vector), self.tiny)) ** 2
 
     def add(self, vector: Array) -> bool:
         """Add the part of ``vector`` that is new; False if there is none, because the subspace holds it already."""
         size = self.size
-        left, eps = self.left[:size], np.finfo(vector.dtype).eps
+        left = self.left[:size]
         whole = _length(vector)
         if whole < 1e-10:
-            vector = vector / max(float(np.abs(vector).max()), _tiny(vector))
+            vector = vector / max(float(np.abs(vector).max()), self.tiny)
             whole = _length(vector)
         part = whole
         for _ in range(2):
             before, vector = part, vector - left.dot(vector).dot(left)
             part = _length(vector)
-            if part <= 100 * eps * whole:
+            if part <= 100 * self.eps * whole:
                 return False
             if part > 0.5 * before:  # nothing was cancelled: what is left is orthogonal to working precision
                 break
         np.divide(vector, part, out=self.left[size])
-        self._multiply(*(torch.from_numpy(part[size]) for part in (self.left, self.right, self.double)))
+        self._multiply(self.left[size], self.right[size], self.double[size])
         self.size, self.added = size + 1, self.added + 1
         images = self.right[: size + 1]
         row = images.dot(images[size])
@@ -247,17 +242,16 @@ class _Search:
         self.inner[: size + 1, size] = row
         return True
 
-    def _multiply(self, vector: Tensor, image: Tensor, double: Tensor) -> None:
+    def _multiply(self, vector: Array, image: Array, double: Array) -> None:
         """``A^T vector`` and A times that."""
-        if self.rows.numel() < READ_ONCE_FROM:
-            torch.mv(self.rows, vector, out=image)
-            torch.mv(self.rows.T, image, out=double)
+        if self.rows.size < READ_ONCE_FROM:
+            self.rows.dot(vector, out=image)
+            image.dot(self.rows, out=double)
             return
-        double.zero_()
+        double[:] = 0
         for start in range(0, len(self.rows), BLOCK):
             block, part = self.rows[start : start + BLOCK], image[start : start + BLOCK]
-            torch.mv(block, vector, out=part)
-            double.addmv_(block.T, part)
+            double += block.dot(vector, out=part).dot(block)
 
     def solve(self) -> tuple[float, float]:
         """Second and first eigenvalue of A A^T in the subspace; the eigenvectors are kept."""
@@ -277,53 +271,57 @@ class _Search:
 
     def reach(self, extent: float) -> float:
         """How much of the touched columns lies along u. Their share of v is this small, so u must be this exact."""
-        return _length(self.image()[self.touched.numpy()]) / extent if extent else 1.0
+        return _length(self.image()[self.touched]) / extent if extent else 1.0
 
     def finish(self, z: Array, theta: float, rho: float, extent: float | None) -> Triplet:
         """The triplet after a power step, which is already there: z.
 
         With ``extent``, the norm of the touched columns, more power steps follow if they barely meet u.
         """
-        sign, unit = np.sign(z.sum()), max(theta, _tiny(z)) ** 0.5
+        sign, unit = np.sign(z.sum()), max(theta, self.tiny) ** 0.5
         z, w = (sign * z).clip(0), sign * self.image()  # non-negative but for rounding, as the matrix is
-        left = z / max(_length(z), _tiny(z))
-        sigma, near = _length(z) / unit, self.new.dot(left)
+        length = _length(z)
+        left = z / max(length, self.tiny)
+        sigma, near = length / unit, self.new.dot(left)
         if extent is not None and _length(near) < WEAK * extent:
-            polished_left, image = polished(self.rows, torch.from_numpy(left), self.touched, unit, extent)
-            left, w = polished_left.numpy(), image.numpy()
+            rows, start, touched = (torch.from_numpy(part) for part in (self.rows, left, self.touched))
+            left, w = (part.numpy() for part in polished(rows, start, touched, unit, extent))
         else:
-            w[self.touched.numpy()] = near
-        right = w / max(sigma, _tiny(z))
+            w[self.touched] = near
+        right = w / max(sigma, self.tiny)
         if self.used is not None:
             right, known = np.zeros(self.total, right.dtype), right
-            right[self.used.numpy()] = known
+            right[self.used] = known
         ends = torch.from_numpy(np.array([sigma, rho], right.dtype))
         return Triplet(ends[0], torch.from_numpy(left), torch.from_numpy(right), self.added, ends[1])
 
     def recycle(self, space: Subspace) -> None:
         """Leave the best directions in ``space``."""
-        turn, basis, images = self.vectors[-DIRECTIONS:], space.basis.numpy(), space.images.numpy()
+        turn, (basis, images) = self.vectors[-DIRECTIONS:], space
         np.dot(turn, self.left[: self.size], out=basis[:DIRECTIONS])
         np.dot(turn, self.double[: self.size], out=basis[DIRECTIONS:])
         if self.used is None:
             np.dot(turn, self.right[: self.size], out=images)
         else:
             images[:] = 0
-            images[:, self.used.numpy()] = turn.dot(self.right[: self.size])
+            images[:, self.used] = turn.dot(self.right[: self.size])
 
 
 def _length(vector: Array) -> float:
     return math.sqrt(vector.dot(vector))
 
 
-def _tiny(values: Array) -> float:
-    return float(np.finfo(values.dtype).tiny)
+@functools.cache
+def _limits(dtype: Any) -> tuple[float, float]:
+    """Rounding and the smallest number of this precision."""
+    return float(np.finfo(dtype).eps), float(np.finfo(dtype).tiny)
 
 
 def _astray(overlap: Array) -> float:
     """How far directions with these inner products are from orthonormal; directions of 0 do no harm."""
-    apart = overlap - np.diag(overlap.diagonal().round())  # 1, or 0 for a direction of 0
-    return float(np.linalg.norm(apart))
+    apart = overlap.copy()
+    apart.flat[:: len(apart) + 1] -= overlap.diagonal().round()  # 1, or 0 for a direction of 0
+    return _length(apart.ravel())
 
 
 def _orthonormalising(overlap: Array) -> Array:

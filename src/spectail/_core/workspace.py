@@ -5,28 +5,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 class Scratch:
-    """Named buffers that grow to the largest size asked for.
+    """Named buffers on the CPU that grow to the largest size asked for.
 
-    On a CPU, large tensors that are allocated and freed at every step go back to the operating system in between, and
-    touching fresh pages can cost many times the arithmetic. Contents do not outlive a step and are not copied or saved.
+    Large tensors that are allocated and freed at every step go back to the operating system in between, and touching
+    fresh pages can cost many times the arithmetic. Contents do not outlive a step and are not copied or saved.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, Tensor] = {}
+        self._held: dict[str, NDArray[Any]] = {}
 
-    def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor of this shape with undefined contents, in the memory of the last one of this name."""
+    def array(self, name: str, shape: tuple[int, ...], like: NDArray[Any]) -> NDArray[Any]:
+        """An array of this shape with undefined contents, in the memory of the last one of this name."""
         wanted = math.prod(shape)
         held = self._held.get(name)
-        if held is None or held.numel() < wanted or held.dtype != like.dtype or held.device != like.device:
-            with torch.inference_mode(False):  # memory taken in inference mode could not be written to outside it
-                held = self._held[name] = torch.empty(wanted, dtype=like.dtype, device=like.device)
-        return held[:wanted].view(shape)
+        if held is None or held.size < wanted or held.dtype != like.dtype:
+            held = self._held[name] = np.empty(wanted, like.dtype)
+        return held[:wanted].reshape(shape)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scratch:
         return Scratch()
@@ -37,4 +38,4 @@ class Scratch:
 
 def take(scratch: Scratch | None, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
     """For ``out=``: a buffer, or None to let torch allocate."""
-    return None if scratch is None else scratch.take(name, shape, like)
+    return None if scratch is None else torch.from_numpy(scratch.array(name, shape, like.numpy()))

@@ -49,7 +49,7 @@ def check_limits(settings: Any, prefix: str = "") -> None:
         value = getattr(settings, name, None)
         for kind in (hint, *typing.get_args(hint)):  # of `Positive | None` the first of two
             for mark in getattr(kind, "__metadata__", ()):
-                if isinstance(mark, Limits) and value is not None:
+                if isinstance(mark, Limits) and value is not None and not isinstance(value, str):
                     mark.check(f"--{prefix}{name.replace('_', '-')}", value)
 
 

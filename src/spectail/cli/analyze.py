@@ -14,7 +14,7 @@ from .._utils.files import whole_file, write_json
 from ..diagnosis.analysis import TOP, Analysis, analyse, summary
 from ..diagnosis.comparison import Comparison, compare, comparison_summary
 from ..diagnosis.prediction_files import read_predictions
-from ..diagnosis.tables import csv_text, latex, markdown
+from ..diagnosis.tables import all_tables, csv_text, latex, markdown
 from .arguments import read_flags
 from .console import make_console
 
@@ -137,7 +137,7 @@ def _write(path: Path, analyses: list[Analysis], comparison: Comparison | None, 
     if kind == ".json":
         write_json(path, _content(analyses, comparison))
         return
-    text = {".csv": lambda: csv_text(analyses), ".md": lambda: markdown(analyses, comparison, top),
-            ".tex": lambda: latex(analyses, comparison, top)}[kind]()  # fmt: skip
+    tables = all_tables(analyses, comparison, top)
+    text = {".csv": csv_text(analyses), ".md": markdown(tables, analyses), ".tex": latex(tables)}[kind]
     with whole_file(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
+import io
 import shutil
+import sys
 import textwrap
 import types
 import typing
@@ -17,17 +20,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import tyro
 from rich.console import Console
 
+from .._utils.names import nearest
+
 T = TypeVar("T")
 INDENT, COLUMN, WIDEST = 2, 26, 100  # of the page: flags, their sentences, its right edge
 PLACEHOLDERS = {int: "N", float: "X", str: "NAME", Path: "PATH"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Help:
-    """The one flag that every command has."""
-
-    help: Annotated[bool, tyro.conf.arg(aliases=["-h"])] = False
-    """Show this page."""
+EXPECTED = {"N": "a whole number", "X": "a number", "N ...": "whole numbers", "X ...": "numbers", "": "no value",
+            "NAME": "a name", "N|auto": "a whole number or auto", "PATH": "a path"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +53,75 @@ class Flag(NamedTuple):
     """The nested settings that it belongs to; empty for the command's own."""
 
 
-def read_flags(kind: type[T], prog: str, arguments: list[str], examples: Sequence[str] = ()) -> T:
-    """The flags of a command, or its help page and the end of the program."""
-    asked, rest = tyro.cli(Help, prog=prog, args=arguments, return_unknown_args=True, add_help=False)
-    if asked.help:
-        flags = list(flags_of(kind))
+def read_flags(kind: type[T], prog: str, arguments: list[str], hidden: Sequence[str] = ()) -> T:
+    """The flags of a command, or its help page and the end of the program; ``hidden`` settings are not on the page.
+
+    A mistake ends the program with one sentence.
+    """
+    found, unknown = read_own_flags(kind, prog, arguments, hidden)
+    if unknown:
+        raise unknown_flag(prog, unknown[0], flags_of(kind))
+    return found
+
+
+def read_own_flags(
+    kind: type[T], prog: str, arguments: list[str], hidden: Sequence[str] = ()
+) -> tuple[T, list[str]]:  # fmt: skip
+    """The same for a command that hands what it does not know to another one."""
+    if {"-h", "--help"} & set(arguments):
+        flags = [flag for flag in flags_of(kind) if flag.group not in hidden]
         positional = [flag for flag in flags if not flag.name.startswith("-")]
         groups = {"Arguments": positional, "Options": [flag for flag in flags if flag not in positional]}
-        print_page(f"{prog} {' '.join(flag.name for flag in positional)}".strip(), about(kind), examples, groups)
+        print_page(f"{prog} {' '.join(flag.name for flag in positional)}".strip(), about(kind), (), groups)
         raise SystemExit(0)
-    return tyro.cli(kind, prog=prog, args=rest)
+    return parse_known(kind, prog, arguments)
+
+
+def parse_known(kind: type[T], prog: str, arguments: list[str], default: T | None = None) -> tuple[T, list[str]]:
+    """What the arguments say about the flags of a dataclass, and what is left; a mistake as in :func:`read_flags`."""
+    options: dict[str, Any] = {} if default is None else {"default": default}
+
+    def parse(words: list[str]) -> tuple[T, list[str]]:
+        with contextlib.redirect_stderr(io.StringIO()):  # what it says of a mistake fills a screen
+            return tyro.cli(kind, args=words, return_unknown_args=True, add_help=False, **options)
+
+    try:
+        return parse(arguments)
+    except SystemExit:  # a value is wrong or missing: which one?
+        flags = {name.strip("[]"): flag for flag in flags_of(kind, default) for name in flag.name.split(", ")}
+    needed = [flag.name for flag in flags.values() if flag.name.isidentifier()]  # positional, one word, no default
+    starts = [place for place, word in enumerate(arguments) if word.startswith("--")]
+    for start, end in pairwise([*starts, len(arguments)]):
+        try:
+            parse([*needed, *arguments[start:end]])
+        except SystemExit:
+            name, equals, value = arguments[start].partition("=")
+            raise wrong_value(prog, name, flags, [value] if equals else arguments[start + 1 : end]) from None
+    positional = next((name for name in flags if not name.startswith("-")), None)
+    if positional is None:  # each option is right by itself
+        raise refused(prog, f"these options do not go together; see {prog} --help.")
+    raise wrong_value(prog, positional, flags, arguments[: starts[0] if starts else None])
+
+
+def wrong_value(prog: str, name: str, flags: Mapping[str, Flag], values: list[str]) -> SystemExit:
+    """Says what an option or a positional argument takes."""
+    wanted = flags[name.replace("_", "-")].placeholder
+    given = " ".join(values if wanted.endswith("...") else values[:1]) or "nothing"
+    one_of = f"one of {wanted.replace('|', ', ')}" if "|" in wanted else wanted.removesuffix(" ...")
+    return refused(prog, f"{name} takes {EXPECTED.get(wanted, one_of)}; got {given}.")
+
+
+def unknown_flag(prog: str, word: str, flags: Iterable[Flag]) -> SystemExit:
+    """Says that an argument is not known, and which option may be meant."""
+    if not word.startswith("-"):
+        return refused(prog, f"{word!r} belongs to no option; see {prog} --help.")
+    name = word.partition("=")[0]
+    return refused(prog, f"unknown option {name}; {nearest(name, names_of(flags))} See {prog} --help.")
+
+
+def refused(prog: str, sentence: str) -> SystemExit:
+    print(f"{prog}: {sentence}", file=sys.stderr)
+    return SystemExit(2)
 
 
 def flags_of(kind: Any, default: Any = None, prefix: str = "", group: str = "") -> Iterator[Flag]:
@@ -84,6 +142,11 @@ def flags_of(kind: Any, default: Any = None, prefix: str = "", group: str = "") 
         elif value is True:
             flag += f", --{prefix}no-{name}"
         yield Flag(flag, placeholder(hint), sentences.get(field.name, ""), _shown(value), group)
+
+
+def names_of(flags: Iterable[Flag]) -> list[str]:
+    """Every way in which flags are typed, but for the --no- form of switches that are off."""
+    return [name for flag in flags for name in flag.name.split(", ") if name.startswith("-")]
 
 
 def field_sentences(kind: type) -> dict[str, str]:
@@ -110,7 +173,7 @@ def placeholder(hint: Any) -> str:
         return placeholder(typing.get_args(hint)[0])
     inside = [one for one in typing.get_args(hint) if one is not type(None)]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return "True|False" if inside == [bool] else placeholder(inside[0])
+        return "True|False" if inside == [bool] else "|".join(map(placeholder, inside))
     if typing.get_origin(hint) is Literal:
         return "|".join(map(str, inside))
     if typing.get_origin(hint) is tuple:

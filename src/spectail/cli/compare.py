@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 from .._utils.files import write_json
 from ..car import PRESETS
+from ..experiments.engines import EngineOptions
 from ..methods.registry import find_method
+from .arguments import read_own_flags
 from .console import make_console, show_results
 
 
@@ -27,66 +25,70 @@ class Compare:
     """
 
     methods: tuple[str, ...] = ("ce", "balanced-softmax", "car", "car/classwise")
+    """What to compare."""
     seeds: tuple[int, ...] = (0,)
-    jobs: int = 1
-    """Runs at the same time."""
-    threads: int = 0
-    """CPU threads of each run; 0 leaves it to torch."""
+    """Seeds to train each method with."""
     output: Path = Path("runs/compare")
     """Folder of all runs and of compare.json."""
     quiet: bool = False
     """Print the table only."""
     report: bool = True
     """Write report.html, all runs side by side."""
-    json: Annotated[bool, tyro.conf.arg(help="Print compare.json instead of the table.")] = False
+    json: bool = False
+    """Print compare.json instead of the table."""
+    engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
 
 
 def run(arguments: list[str]) -> None:
-    config, rest = tyro.cli(Compare, prog="spectail compare", args=arguments, return_unknown_args=True)
-    for method in config.methods:
-        flags_of(method)  # a wrong name is said before anything runs
+    config, rest = read_own_flags(Compare, "spectail compare", arguments)
+    for name, values in (("methods", config.methods), ("seeds", config.seeds)):
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"--{name} must be given and different; got {' '.join(map(str, values)) or 'none'}.")
+    config.engine.check()
+    flags = {method: flags_of(method) for method in config.methods}  # a wrong name is said before anything runs
+    from ..experiments.runs import code_version, content_hash, hash_of  # noqa: PLC0415 - torch is slow to import
+    from ..experiments.task import Task  # noqa: PLC0415
+    from ..training.config_io import to_dict  # noqa: PLC0415
+    from ..training.run_folder import MAY_DIFFER, RunFolder  # noqa: PLC0415
+    from .many_runs import carry_out_all  # noqa: PLC0415
+    from .train import parse  # noqa: PLC0415
+
+    tasks: dict[tuple[str, int], Task] = {}
+    for seed in config.seeds:
+        for method in config.methods:
+            folder = str(folder_of(config.output, method, seed))
+            one, _ = parse([*rest, *flags[method], "--seed", str(seed), "--output", folder])
+            settings = {name: value for name, value in to_dict(one).items() if name not in MAY_DIFFER}
+            if one.model.init is not None:
+                settings["model"] |= {"init": content_hash(one.model.init)}
+            RunFolder(one.output).check_resumable(one)  # a folder of other settings is refused before anything runs
+            tasks[method, seed] = Task(f"{method} seed {seed}", hash_of(settings), code_version(), one,
+                                       processes=config.engine.processes)  # fmt: skip
     console = make_console(stderr=config.json)
-    jobs = [(method, seed) for seed in config.seeds for method in config.methods]
-
-    def one(job: tuple[str, int]) -> tuple[str, dict[str, Any] | None]:
-        method, seed = job
-        folder = folder_of(config.output, method, seed)
-        command = [sys.executable, "-m", "spectail", "train", *rest, *flags_of(method), "--seed", str(seed),
-                   "--output", str(folder), "--resume", "--quiet", "--no-report"]  # fmt: skip
-        environment = dict(os.environ)
-        if config.threads:
-            environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(config.threads))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            console.print(f"{method} seed {seed} failed: {(done.stderr or done.stdout).strip()[-600:]}")
-            return method, None
-        results: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        if not config.quiet:
-            console.print(f"{method} seed {seed}: overall {results['overall']:.1f}, {results['seconds']:.0f} s")
-        return method, results
-
-    with ThreadPoolExecutor(max(config.jobs, 1)) as pool:
-        found = list(pool.map(one, jobs))
-    table: dict[str, list[dict[str, Any]]] = {
-        method: [results for name, results in found if name == method and results is not None]
-        for method in config.methods
-    }
+    device = next(iter(tasks.values())).config.device
+    driver = carry_out_all(list(tasks.values()), config.engine, config.output / "runs.sqlite", config.output, device,
+                           console, command="compare", retry=True, quiet=config.quiet or config.json)  # fmt: skip
+    table: dict[str, list[dict[str, Any]]] = {method: [] for method in config.methods}
+    folders = []
+    for (method, _), task in tasks.items():
+        outcome = driver.outcomes.get(task.name)
+        if outcome is not None and outcome.results is not None:
+            table[method].append(outcome.results)
+            folders.append(task.config.output)
     write_json(config.output / "compare.json", table)
     if config.json:
         print(json.dumps(table))
-    elif any(table.values()):
+    elif folders:
         show_results(console, {name: results for name, results in table.items() if results})
-    folders = [
-        folder_of(config.output, *job) for job, (_, results) in zip(jobs, found, strict=True) if results is not None
-    ]
     if config.report and folders:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
         from .report import report_or_say  # noqa: PLC0415
 
         path = config.output / "report.html"
         report_or_say(lambda: list(map(read_run, folders)), path, lambda text: console.print(text, soft_wrap=True))
-    if any(results is None for _, results in found):
-        raise ValueError(f"{sum(results is None for _, results in found)} of {len(found)} runs failed; see above.")
+    if len(folders) < len(tasks):
+        left = f" and {driver.tally.left} were left out" if driver.tally.left else ""
+        raise ValueError(f"{len(driver.tally.failures)} of {len(tasks)} runs failed{left}; see above.")
 
 
 def folder_of(output: Path, method: str, seed: int) -> Path:

@@ -76,6 +76,8 @@ def _figures(entry: dict[str, Any]) -> str:
     parts = [f"{text} {entry[name]:.3f}" for name, text in names.items() if isinstance(entry.get(name), float)]
     if "images_per_second" in entry:
         parts.append(f"{entry['images_per_second']:,.0f} images/s")
+    if entry.get("data_seconds", 0) >= 1:
+        parts.append(f"waited {entry['data_seconds']:,.0f} s for data")
     return "  ".join(parts)
 
 

@@ -32,7 +32,7 @@ HANDLED = (
     "the compiled operators of torchvision were built for another torch and do not load. This is handled: spectail "
     "declares them and does without."
 )
-EXTRAS = {"train": "training, commands", "report": "report page", "experiments": "several machines",
+EXTRAS = {"train": "training, commands", "report": "report page", "cluster": "several machines",
           "integrations": "integrations", "docs": "documentation", "dev": "development"}  # fmt: skip
 WIDTH, LABEL = 80, 21
 

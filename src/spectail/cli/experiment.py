@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-import tyro
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from .._utils.names import nearest
 from ..diagnosis.text_table import Table, to_latex, to_markdown
 from ..experiments.catalog import EXPERIMENTS, find_experiment
 from ..experiments.cost import StepTimes, estimate, in_words, learn
 from ..experiments.frontier import with_gains
+from ..experiments.index import Index, Record, last_line
 from ..experiments.planning import Plan, by_name, in_order, outside
-from ..experiments.record import last_line
+from ..experiments.runs import Run
 from ..experiments.scales import SCALES
-from ..experiments.store import Record, open_store
 from ..experiments.tables import as_csv, as_table, layout, make_rows
+from .arguments import read_flags
 from .console import make_console
 from .experiment_options import (
     FigureAction,
-    Nothing,
+    ListAction,
     PlanAction,
     RunAction,
     ScriptAction,
     StatusAction,
     TableAction,
-    beside,
-    given,
     once,
-    to_look,
     without,
 )
 
+if TYPE_CHECKING:
+    from ..experiments.task import Outcome
+
+HOW = ("how",)
+"""Options that only a run needs; other actions accept them, but their pages leave them out."""
 USAGE = """usage: spectail experiment ACTION [NAME] [options]
 
   list      the experiments: what each shows, its cells, how many numbers are published
@@ -46,7 +47,7 @@ USAGE = """usage: spectail experiment ACTION [NAME] [options]
   status    what is done, running, failed, and why
   table     our numbers beside the published ones
   figure    trade-off curves, bars of the worst class, confusions, sweeps, diagnostics, as a picture
-  script    a Slurm array of workers on one store
+  script    a Slurm job that starts Ray on its machines and runs the experiment there
 
 spectail experiment ACTION --help shows the options of an action.
 """
@@ -61,16 +62,12 @@ def run(arguments: list[str]) -> None:
         print(USAGE)
         return
     if arguments[0] not in actions:
-        close = difflib.get_close_matches(arguments[0], actions, n=1)
-        raise ValueError(
-            f"unknown action {arguments[0]!r}; "
-            + (f"did you mean {close[0]}?" if close else f"use {', '.join(actions)}.")
-        )
+        raise ValueError(f"unknown action {arguments[0]!r}; {nearest(arguments[0], actions)}")
     actions[arguments[0]](arguments[1:])
 
 
 def _list(arguments: list[str]) -> None:
-    tyro.cli(Nothing, prog="spectail experiment list", args=once(arguments))
+    read_flags(ListAction, "spectail experiment list", once(arguments))
     table = RichTable("experiment", "what", "cells", "published")
     for name in EXPERIMENTS:
         experiment = find_experiment(name)
@@ -83,13 +80,14 @@ def _list(arguments: list[str]) -> None:
 
 
 def _plan(arguments: list[str]) -> None:
-    asked = tyro.cli(PlanAction, prog="spectail experiment plan", args=to_look(arguments, PlanAction))
+    asked = read_flags(PlanAction, "spectail experiment plan", once(arguments), hidden=HOW)
     plans, records, console = asked.plans(), asked.records(), make_console()
-    times = StepTimes(beside(asked.store, "step_times.json"))
+    times = StepTimes(Path(asked.store).parent / "step_times.json")
+    device = "cpu" if asked.how.device == "auto" else asked.how.device
     if asked.measure:
         for model, pixels in dict.fromkeys((run.sized.model, run.sized.pixels) for plan in plans for run in plan.runs):
-            seconds = times.measure(model, pixels, asked.device)
-            console.print(f"{model} at {pixels} x {pixels}: {1000 * seconds:.1f} ms an image on {asked.device}")
+            seconds = times.measure(model, pixels, device)
+            console.print(f"{model} at {pixels} x {pixels}: {1000 * seconds:.1f} ms an image on {device}")
     done = {name for name, found in by_name(records).items() if any(record.status == "done" for record in found)}
     table = RichTable("experiment", "cells", "runs", "done", "left", "time")
     for plan in plans:
@@ -117,67 +115,45 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    asked = tyro.cli(RunAction, prog="spectail experiment run", args=once(arguments))
-    asked.check()
-    plans, console = asked.plans(), make_console()
-    if not os.environ.get("SPECTAIL_WORKER"):
-        for plan in plans:
-            _say_refused(Counter(plan.refused.values()), console, f"{plan.experiment.name}: ")
-    if asked.workers > 1:
-        codes = _several(asked, arguments)
-        _print_tables(plans, asked.records(), console)
-        if any(codes):
-            raise ValueError(f"{sum(map(bool, codes))} of {len(codes)} workers ended with an error; see above.")
-        return
-    from ..experiments.worker import Way, Worker  # noqa: PLC0415 - torch is slow to import
-    from ..training.signals import Interrupted  # noqa: PLC0415
+    asked = read_flags(RunAction, "spectail experiment run", once(arguments))
+    how, console = asked.how, make_console()
+    plans, roots = asked.plans(), how.roots()
+    how.check()
+    for plan in plans:
+        _say_refused(Counter(plan.refused.values()), console, f"{plan.experiment.name}: ")
+    from ..experiments.task import task_of  # noqa: PLC0415 - torch is slow to import
+    from .many_runs import carry_out_all  # noqa: PLC0415
 
     runs = in_order({run.name: run for plan in plans for run in plan.runs}.values())
-    way = Way(asked.folder, asked.roots(), asked.device, asked.loaders, asked.processes, asked.keep, asked.retry,
-              asked.lease, asked.threads, asked.wait)  # fmt: skip
-    way.check()  # before a store is made
-    store = open_store(asked.store)
-    worker = Worker(store, way, lambda text: console.print(text, soft_wrap=True))
-    try:
-        tally = worker.work(runs)
-    except (Interrupted, KeyboardInterrupt):
-        console.print("spectail experiment: stopped; the same command goes on.", soft_wrap=True)
-        raise SystemExit(130) from None
-    finally:
-        store.close()
-    if worker.missing and not worker.identities:
-        raise ValueError(_elsewhere(worker.missing, worker.absent))
-    if not os.environ.get("SPECTAIL_WORKER"):
-        _print_tables(plans, asked.records(), console)
-    console.print(f"{tally.done} runs trained, {tally.kept} were done, {tally.busy} are with other workers, "
-                  f"{tally.failed} failed, {tally.left} left out", soft_wrap=True)  # fmt: skip
-    problems = (
-        [f"{tally.left} runs were left out, since their data or weights cannot be used (see above)"]
-        if tally.left
-        else []
-    )
-    if tally.failed:
-        several, where = "s" * (tally.failed > 1), f"`spectail experiment status{given(asked.store)}`"
-        problems.append(f"{tally.failed} run{several} failed: {where} says why, and --retry tries again")
+    tasks = [task_of(run, how.folder, how.settings(_root(run, roots)), how.keep, how.engine.processes) for run in runs]
+    driver = carry_out_all(tasks, how.engine, Path(asked.store), how.folder, how.device, console,
+                           command="experiment", retry=how.retry)  # fmt: skip
+    tally = driver.tally
+    if tally.no_data and tally.left == len(tasks):
+        raise ValueError(_elsewhere(list(tally.no_data.values())))
+    _print_tables(plans, asked.records(), console)
+    failed = len(tally.failures)
+    console.print(f"{tally.done} runs trained, {tally.kept} were done, {failed} failed, {tally.left} left out",
+                  soft_wrap=True)  # fmt: skip
+    problems = []
+    if tally.left:
+        problems.append(f"{tally.left} runs were left out, since their data or weights cannot be used (see above)")
+    if failed:
+        where = f"`spectail experiment status{asked.shown_store}`"
+        problems.append(f"{failed} run{'s' * (failed > 1)} failed: {where} says why, and --retry tries again")
     if problems:
         raise ValueError("; ".join(problems) + ".")
+
+
+def _root(run: Run, roots: dict[str, Path]) -> Path | None:
+    names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
+    return next((roots[name] for name in names if name in roots), None)
 
 
 def _say_refused(reasons: Counter[str], console: Console, where: str = "") -> None:
     for reason, count in reasons.items():
         which = "1 cell is" if count == 1 else f"{count} cells are"
         console.print(f"{where}{which} left out: {reason}.", soft_wrap=True)
-
-
-def _several(asked: RunAction, arguments: list[str]) -> list[int]:
-    from ..experiments.slurm import run_workers  # noqa: PLC0415
-
-    command = [sys.executable, "-m", "spectail", "experiment", "run", *without(arguments, {"--workers"})]
-    codes, heard = run_workers(command, asked.workers, asked.threads)
-    if heard is not None:
-        print(f"spectail experiment: stopped with all {len(codes)} workers; the same command goes on.", file=sys.stderr)
-        raise SystemExit(128 + heard)
-    return codes
 
 
 def _print_tables(plans: list[Plan], records: list[Record], console: Console) -> None:
@@ -191,26 +167,30 @@ def _print_tables(plans: list[Plan], records: list[Record], console: Console) ->
 
 
 def _status(arguments: list[str]) -> None:
-    asked = tyro.cli(StatusAction, prog="spectail experiment status", args=to_look(arguments, StatusAction))
+    asked = read_flags(StatusAction, "spectail experiment status", once(arguments), hidden=HOW)
     every, plans, console, any_code = asked.records(needed=True), asked.plans(), make_console(), asked.code == "any"
     found = by_name(every, any_code=any_code)
-    table = RichTable("experiment", "runs", "done", "running", "lost", "failed", "missing")
+    table = RichTable("experiment", "runs", "done", "running", "failed", "missing")
     failed: dict[str, Record] = {}
     for plan in plans:
         states: Counter[str] = Counter()
         for run in plan.runs:
             records = found.get(run.name, [])
             best = min((record.status for record in records), key=_order, default="missing")
-            states[best if best != "waiting" else "missing"] += 1
+            states[best] += 1
             if best == "failed":
                 failed[records[0].key] = records[0]
-        cells = (states[state] for state in ("done", "running", "lost", "failed", "missing"))
+        cells = (states[state] for state in ("done", "running", "failed", "missing"))
         table.add_row(plan.experiment.name, str(len(plan.runs)), *map(str, cells))
     console.print(table)
+    if any(record.status == "running" for record in every):
+        with Index(asked.store) as index:
+            console.print(f"driver: {index.driver() or 'none; what was running continues with the next run'}",
+                          soft_wrap=True)  # fmt: skip
     others = outside(plans, every, any_code=any_code)
     if others:
         counts = Counter(record.status for record in others)
-        words = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "lost", "failed"))
+        words = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "failed"))
         console.print(
             f"beside these, of other seeds, scales, cells or options, the store holds {words}", soft_wrap=True
         )
@@ -229,11 +209,11 @@ def _say_other_code(records: list[Record], any_code: bool) -> None:
 
 
 def _order(status: str) -> int:
-    return ("done", "running", "lost", "waiting", "failed").index(status)
+    return ("done", "running", "failed").index(status)
 
 
 def _table(arguments: list[str]) -> None:
-    asked = tyro.cli(TableAction, prog="spectail experiment table", args=to_look(arguments, TableAction))
+    asked = read_flags(TableAction, "spectail experiment table", once(arguments), hidden=HOW)
     records, console, texts, shown = asked.records(needed=True), make_console(), [], False
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
@@ -263,7 +243,7 @@ def _table(arguments: list[str]) -> None:
 
 
 def _figure(arguments: list[str]) -> None:
-    asked = tyro.cli(FigureAction, prog="spectail experiment figure", args=to_look(arguments, FigureAction))
+    asked = read_flags(FigureAction, "spectail experiment figure", once(arguments), hidden=HOW)
     (plan, *others) = asked.plans()
     if others:
         raise ValueError("a figure shows one experiment; name it.")
@@ -276,24 +256,21 @@ def _figure(arguments: list[str]) -> None:
 
 
 def _script(arguments: list[str]) -> None:
-    from ..experiments.slurm import array_script  # noqa: PLC0415
+    from ..experiments.slurm import ray_script  # noqa: PLC0415
 
-    asked = tyro.cli(ScriptAction, prog="spectail experiment script", args=once(arguments))
+    asked = read_flags(ScriptAction, "spectail experiment script", once(arguments))
     asked.plans()  # a wrong name is said now, not on the cluster
-    asked.check()
-    rest = without(arguments, {"--count", "--hours", "--gpus", "--cpus", "--partition", "--store"})
-    command = ["python", "-m", "spectail", "experiment", "run", *rest, "--store", asked.store]
-    print(array_script(command, count=asked.count, hours=asked.hours, gpus=asked.gpus, cpus=asked.cpus,
-                       partition=asked.partition, processes=1, share=asked.workers * asked.processes))  # fmt: skip
+    rest = without(arguments, {"--nodes", "--hours", "--gpus", "--cpus", "--partition", "--engine", "--address"})
+    print(ray_script(["python", "-m", "spectail", "experiment", "run", *rest], nodes=asked.nodes, hours=asked.hours,
+                     gpus=asked.gpus, cpus=asked.cpus, partition=asked.partition), end="")  # fmt: skip
 
 
-def _elsewhere(missing: dict[str, str], absent: bool) -> str:
+def _elsewhere(missing: list[Outcome]) -> str:
     """None of the data can be used: why, and what can run without any."""
-    reason = next(iter(missing.values()))
-    if not absent:
-        return reason
+    if not all(outcome.absent for outcome in missing):
+        return next(outcome.error for outcome in missing if not outcome.absent)
     can = [name for name in EXPERIMENTS if any(cell.dataset == "glyphs-lt" for cell in find_experiment(name).cells)]
-    return f"{reason} Without any data, the cells of {', '.join(can)} on --dataset glyphs-lt can run now."
+    return f"{missing[0].error} Without any data, the cells of {', '.join(can)} on --dataset glyphs-lt can run now."
 
 
 def _show(console: Console, table: Table) -> None:

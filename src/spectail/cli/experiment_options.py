@@ -2,23 +2,81 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
-import sys
-from dataclasses import dataclass, field, fields
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
+from .._utils.names import nearest
 from ..data.catalog import ENTRIES
 from ..experiments.catalog import EXPERIMENTS, find_experiment
+from ..experiments.engines import EngineOptions
+from ..experiments.index import Index, Record
 from ..experiments.planning import Plan, Slice, make_plan
 from ..experiments.scales import Overrides, Scale
-from ..experiments.store import Record, open_store
 
 DATA_SETS = sorted(entry.name for entry in ENTRIES)
 STORE = "runs/experiments.sqlite"
+
+
+@dataclass(frozen=True)
+class How:
+    """How runs are carried out. Only `run` needs it; other actions accept it, so that its command does for them."""
+
+    root: tuple[str, ...] = ()
+    """Where data lie: PATH, or NAME=PATH for one data set."""
+    folder: Path = Path("runs/experiments")
+    """Folder of the runs."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    loaders: int = 0
+    """Processes of each run that decode images."""
+    compile: bool = False
+    """Compile backbones with torch.compile."""
+    grad_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    checkpoint_epochs: int = 1
+    """Number of epochs between checkpoints."""
+    keep: Literal["results", "predictions", "all"] = "predictions"
+    """What stays of a finished run beside its results."""
+    retry: bool = False
+    """Try failed runs again."""
+    engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
+
+    def check(self) -> None:
+        """Say what no run could do, once and before any: a slip of the operator is no failure of a run."""
+        self.engine.check()
+        at_least(0, "loaders", self.loaders)
+        at_least(1, "checkpoint_epochs", self.checkpoint_epochs)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise ValueError(
+                f"the folder of the runs, {self.folder}, cannot be written ({error.strerror}); choose another --folder."
+            ) from None
+
+    def settings(self, root: Path | None) -> dict[str, Any]:
+        """What a run is told beside its own settings; none of it changes a result by more than rounding."""
+        data = {} if root is None else {"data": {"root": str(root)}}
+        hardware = {"compile": self.compile, "grad_checkpointing": self.grad_checkpointing}
+        return data | {"device": self.device, "workers": self.loaders, "checkpoint_epochs": self.checkpoint_epochs,
+                       "hardware": hardware}  # fmt: skip
+
+    def roots(self) -> dict[str, Path]:
+        """Where data sets lie, by name; the name "" for all others."""
+        found = {}
+        for text in self.root:
+            name, mark, path = text.partition("=")
+            if mark and name not in DATA_SETS and "/" not in name:
+                raise ValueError(f"--root {text}: there is no data set {name!r}; {nearest(name, DATA_SETS)}")
+            named = name in DATA_SETS and bool(mark)
+            found[name if named else ""] = Path(path if named else text).expanduser()
+        return found
 
 
 @dataclass(frozen=True)
@@ -31,17 +89,19 @@ class Choice:
     scale: Scale = "quick"
     """quick: minutes on a CPU; short: the paper's models for a tenth of its epochs; paper: as the paper."""
     seeds: tuple[int, ...] = (0,)
+    """Seeds to train each cell with."""
     changes: tyro.conf.OmitArgPrefixes[Overrides] = field(default_factory=Overrides)
     store: str = STORE
-    """File of the results; journal:FILE or the address of a data base for workers on several machines."""
+    """File of the results, written by one `run` at a time."""
+    how: tyro.conf.OmitArgPrefixes[How] = field(default_factory=How)
 
     def plans(self) -> list[Plan]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(
                 f"--seeds must be different whole numbers; got {' '.join(map(str, self.seeds)) or 'none'}."
             )
-        for name in ("epochs", "img_size", "batch_size"):
-            _at_least(1, name, getattr(self.changes, name))
+        for name in ("epochs", "img_size", "batch_size", "accumulation"):
+            at_least(1, name, getattr(self.changes, name))
         if self.name == "all":
             chosen = self.cells.of_all(map(find_experiment, EXPERIMENTS))
         else:
@@ -52,15 +112,17 @@ class Choice:
     def records(self, *, needed: bool = False) -> list[Record]:
         """What the store holds; nothing if there is none yet. One that is ``needed`` and was named must be there."""
         try:
-            store = open_store(self.store, create=False)
+            with Index(self.store) as index:
+                return index.records()
         except FileNotFoundError:
             if needed and self.store != STORE:
                 raise
             return []
-        try:
-            return list(store.records().values())
-        finally:
-            store.close()
+
+    @property
+    def shown_store(self) -> str:
+        """How the store is told to another command: not at all where it is the usual one."""
+        return "" if self.store == STORE else f" --store {shlex.quote(self.store)}"
 
 
 @dataclass(frozen=True)
@@ -68,56 +130,14 @@ class PlanAction(Choice):
     """Cells, runs and expected time. Nothing is trained."""
 
     measure: bool = False
-    """Time a training step of every model of the plan first."""
-    device: str = "cpu"
-    """Where to measure."""
+    """Time a training step of every model of the plan first, on --device."""
     all_cells: bool = False
     """Show every cell."""
 
 
 @dataclass(frozen=True)
 class RunAction(Choice):
-    """Train what is missing. May be stopped and started again, and run several times at once."""
-
-    root: tuple[str, ...] = ()
-    """Where data lie: PATH, or NAME=PATH for one data set."""
-    folder: Path = Path("runs/experiments")
-    """Folder of the runs."""
-    workers: int = 1
-    """Workers on this machine."""
-    threads: int = 0
-    """CPU threads of each worker; 0 leaves it to torch."""
-    processes: int = 1
-    """Training processes of each run (torchrun)."""
-    device: str = "auto"
-    loaders: int = 0
-    """Processes of each run that decode images."""
-    keep: Literal["results", "predictions", "all"] = "predictions"
-    """What stays of a finished run beside its results."""
-    retry: bool = False
-    """Try failed runs again."""
-    lease: float = 120.0
-    """Seconds after which a worker that gives no sign is taken for dead."""
-    wait: bool = True
-    """Stay until the runs of other workers have ended, to take over those of dead ones."""
-
-    def check(self) -> None:
-        for name, least in (("workers", 1), ("threads", 0), ("processes", 1), ("loaders", 0)):
-            _at_least(least, name, getattr(self, name))
-        if not self.lease > 0:
-            raise ValueError(f"--lease must be a positive number of seconds; got {self.lease:g}.")
-
-    def roots(self) -> dict[str, Path]:
-        """Where data sets lie, by name; the name "" for all others."""
-        found = {}
-        for text in self.root:
-            name, mark, path = text.partition("=")
-            if mark and name not in DATA_SETS and "/" not in name:
-                close = difflib.get_close_matches(name, DATA_SETS, n=2) or DATA_SETS
-                raise ValueError(f"--root {text}: there is no data set {name!r}; near it are {', '.join(close)}.")
-            named = name in DATA_SETS and bool(mark)
-            found[name if named else ""] = Path(path if named else text).expanduser()
-        return found
+    """Train what is missing, here or on a Ray cluster. May be stopped and started again."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +145,7 @@ class TableAction(Choice):
     """Our numbers beside the published ones: mean and deviation over seeds, difference, number of seeds, notes."""
 
     format: Literal["text", "markdown", "latex", "csv"] = "text"
+    """How the table is written."""
     output: Path | None = None
     """Write it to a file instead."""
     code: Literal["same", "any"] = "same"
@@ -147,41 +168,33 @@ class FigureAction(Choice):
 
 @dataclass(frozen=True)
 class StatusAction(Choice):
-    """What is done, running, lost, failed, and why."""
+    """What is done, running, failed, and why."""
 
     name: tyro.conf.Positional[str] = "all"
     """A name from `spectail experiment list`, or all."""
     code: Literal["same", "any"] = "same"
+    """Results of this version of the code only, or of any."""
 
 
 @dataclass(frozen=True)
-class ScriptAction(RunAction):
-    """Print a Slurm array script: every task is a worker on one store."""
+class ScriptAction(Choice):
+    """Print a Slurm script that starts Ray on the nodes of a job, and then the experiment on all of them."""
 
-    store: str = "journal:runs/experiments.journal"
-    count: int = 4
-    """Workers."""
+    nodes: int = 2
+    """Machines of the job."""
     hours: float = 24.0
+    """Time limit of the job."""
     gpus: int = 1
+    """GPUs of each machine."""
     cpus: int = 8
+    """Cores of each machine."""
     partition: str | None = None
-
-    def check(self) -> None:
-        super().check()
-        if 0 < self.gpus < self.processes:
-            raise ValueError(
-                f"--processes {self.processes} need a GPU each, and a task has --gpus {self.gpus}; make them as many."
-            )
-        if self.count > 1 and not (self.store.startswith("journal:") or "://" in self.store):
-            raise ValueError(
-                f"--store {self.store} is a file for one machine, and {self.count} tasks may run on several; write "
-                "--store journal:FILE in a folder that they share, or the address of a data base."
-            )
+    """Where to queue; the cluster's default otherwise."""
 
 
 @dataclass(frozen=True)
-class Nothing:
-    """The experiments by name."""
+class ListAction:
+    """The experiments: what each shows, its cells, and how many numbers are published."""
 
 
 def once(arguments: list[str]) -> list[str]:
@@ -200,33 +213,11 @@ def once(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def to_look(arguments: list[str], action: type[Choice]) -> list[str]:
-    """The arguments of a run, for an action that only looks: what says how to run is left out, and named.
-
-    Example:
-        >>> to_look(["--root", "a", "b", "lt-main", "--retry", "--scale", "paper"], StatusAction)
-        ['lt-main', '--scale', 'paper']
-    """
-    for_runs = {each.name for each in fields(RunAction)} - {each.name for each in fields(action)}
-    kept, left, leaving = [], [], False
-    for word in once(arguments):
-        if word in EXPERIMENTS or word == "all":  # the name of the experiment may stand anywhere
-            leaving = False
-        elif word.startswith("--"):
-            leaving = _name(word).removeprefix("--").removeprefix("no-") in for_runs
-            left += [_name(word)] * leaving
-        if not leaving:
-            kept.append(word)
-    if left:
-        print(f"spectail experiment: only `run` needs {', '.join(left)}; left out here.", file=sys.stderr)
-    return kept
-
-
 def without(arguments: list[str], options: set[str]) -> list[str]:
     """The arguments without some options, which have one value each.
 
     Example:
-        >>> without(["lt-main", "--count", "8", "--hours=2", "--scale", "paper"], {"--count", "--hours"})
+        >>> without(["lt-main", "--nodes", "8", "--hours=2", "--scale", "paper"], {"--nodes", "--hours"})
         ['lt-main', '--scale', 'paper']
     """
     kept, waiting = [], iter(arguments)
@@ -238,22 +229,11 @@ def without(arguments: list[str], options: set[str]) -> list[str]:
     return kept
 
 
-def given(store: str) -> str:
-    """How a store is told to another command: not at all where it is the usual one."""
-    return "" if store == STORE else f" --store {shlex.quote(store)}"
-
-
-def beside(store: str, name: str) -> Path:
-    """A file beside the store; beside the usual one where the store is no file."""
-    path = Path(store.removeprefix("journal:"))
-    return (Path(STORE).parent if "://" in store else path.parent) / name
+def at_least(least: int, name: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"--{name.replace('_', '-')} must be at least {least}; got {value}.")
 
 
 def _name(word: str) -> str:
     """An option as the parser knows it: it takes ``--img_size`` too."""
     return word.partition("=")[0].replace("_", "-")
-
-
-def _at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"--{name.replace('_', '-')} must be at least {least}; got {value}.")

@@ -76,14 +76,23 @@ def models() -> Table:
 
 
 def recipes() -> Table:
-    from ..training.recipes import RECIPES  # noqa: PLC0415
+    from ..methods.registry import find_method  # noqa: PLC0415
+    from ..training.recipe_table import RECIPES  # noqa: PLC0415
 
-    table = Table("data set", "method", "source", "optimisation", "options")
+    table = Table("data set", "method", "variant", "published", "source", "optimisation", "other than by default")
     for dataset, entries in RECIPES.items():
         for method, recipe in entries.items():
             o = recipe.optim
             how = f"{o['epochs']} epochs of {o['batch_size']}, lr {o['lr']:g} {o['schedule']}, "
-            how += f"decay {o['weight_decay']:g}"
-            options = ", ".join(f"{name} {value}" for name, value in (recipe.options | recipe.rest).items())
-            table.add_row(dataset, method, recipe.source, how, options)
+            how += f"decay {o['weight_decay']:g}" + ", Nesterov" * o["nesterov"]
+            usual = find_method(method).load().options
+            options = {name: value for name, value in recipe.options.items() if getattr(usual, name) != value}
+            options |= {name: value for name, value in recipe.rest.items() if name != "model"}
+            options |= recipe.rest.get("model", {})
+            said = ", ".join(f"{name} {_short(value)}" for name, value in options.items())
+            table.add_row(dataset, method, recipe.variant, recipe.published, recipe.source, how, said)
     return table
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

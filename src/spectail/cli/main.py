@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from .. import __version__
-from .._utils.errors import hand_over, one_line
+from .._utils.errors import one_line
 from .._utils.names import nearest
 
 COMMANDS = {
@@ -44,13 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"spectail: unknown command {name!r}; {nearest(name, COMMANDS)}\n\n{usage}", file=sys.stderr)
         return 2
-    return _run(name, rest)
-
-
-def _run(name: str, arguments: list[str]) -> int:
     try:
         run = import_module(f".{COMMANDS[name][0]}", __package__).run
-        code: int | None = run(arguments)  # most commands return nothing
+        code: int | None = run(rest)  # most commands return nothing
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):
             raise
@@ -60,7 +56,6 @@ def _run(name: str, arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
-        hand_over(error)
         print(f"spectail {name}: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

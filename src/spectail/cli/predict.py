@@ -11,7 +11,7 @@ import torch
 import tyro
 from rich.table import Table
 
-from ..data.images import BrokenImage, decode
+from ..data.decoding import BrokenImage, decode
 from ..data.sets.folder import images_below
 from ..training.trained import Trained, load_trained
 from .arguments import SavedModel, read_flags

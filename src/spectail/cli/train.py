@@ -1,20 +1,127 @@
-"""`spectail train`: one run."""
+"""`spectail train`: one run. Its settings are those of a preset, then of a YAML file, of a recipe, and of flags."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
 
-from .train_flags import parse
+import tyro
+from tyro.conf import OmitArgPrefixes
+
+from ..data.config import DataConfig
+from ..methods.base import Options
+from ..methods.deferred import LossOptions
+from ..methods.registry import METHODS, find_method
+from ..methods.two_stage import scaled
+from ..models.build import ModelConfig
+from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
+from ..training.config_io import from_dict, preset, read_yaml
+from ..training.recipe_table import Recipe
+from ..training.recipes import find_recipe
+from .arguments import Flag, about, flags_of, names_of, parse_known, print_page, unknown_flag
+
+PROG = "spectail train"
+EXAMPLES = (
+    "spectail train --method car --epochs 10",
+    "spectail train --dataset folder:photos --method balanced-softmax --car",
+)
+TITLES = {
+    "sources": "Method, and where settings come from",
+    "data": "Data",
+    "model": "Model",
+    "optim": "Optimisation",
+    "hardware": "Device",
+    "options": "Options of {method}",
+    "car": "CAR",
+    "": "Run",
+    "printing": "Run",
+}
+MORE = """
+`spectail train --help all` shows every option, `spectail train --method NAME
+--help` those of a method. Every switch has a --no- form that undoes it."""
+COMMON = {
+    "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
+    "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
+    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
+    "json", "report",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The settings that all other flags change."""
+
+    add_car: Annotated[bool, tyro.conf.arg(name="car")] = False
+    """Add CAR to the method. Any --car.* option implies it."""
+    preset: str | None = None
+    """Start from the settings of demo, scratch, finetune, finetune-script or probe."""
+    config: Path | None = None
+    """Settings from a YAML file, such as config.yaml of a run. They replace those of the preset."""
+    recipe: bool = False
+    """Settings that the method was published with on this data set. See `spectail list recipes`."""
+
+
+@dataclass(frozen=True)
+class Printing:
+    """What a run prints, and the report."""
+
+    resume: bool = False
+    """Continue the run in --output."""
+    quiet: bool = False
+    """Print the result only."""
+    json: bool = False
+    """Print results.json instead of a table."""
+    report: bool = True
+    """Write report.html into the folder of the run."""
+
+
+@dataclass(frozen=True)
+class Train(TrainConfig):
+    """Train one method on one data set. Without any option, cross entropy learns the embedded data set."""
+
+    data: OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
+    model: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    optim: OmitArgPrefixes[OptimConfig] = field(default_factory=OptimConfig)
+    hardware: OmitArgPrefixes[HardwareConfig] = field(default_factory=HardwareConfig)
+    options: OmitArgPrefixes[Options] = field(default_factory=LossOptions)
+    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
+    printing: OmitArgPrefixes[Printing] = field(default_factory=Printing)
+
+
+@dataclass(frozen=True)
+class First:
+    """Flags that must be known before the rest can be read; None for what is not given."""
+
+    sources: OmitArgPrefixes[Sources] = field(default_factory=Sources)
+    method: str | None = None
+    dataset: str | None = None
+    output: Path | None = None
+    warmup_epochs: float | None = None
+    stage2_epochs: int | None = None
+    help: Annotated[tuple[Literal["all"], ...] | None, tyro.conf.arg(aliases=["-h"]), tyro.conf.DisallowNone] = None
+
+
+@dataclass(frozen=True)
+class CARFlags:
+    """Flags each of which puts CAR on the method, unless --no-car takes it away."""
+
+    car: CARConfig = field(default_factory=CARConfig)
+    add_car: Annotated[bool, tyro.conf.arg(name="car")] = True
 
 
 def run(arguments: list[str]) -> None:
     config, printing = parse(arguments)
     # the flags are read, and help is shown, without the engine
     from ..report.run_record import ended_run, label  # noqa: PLC0415
+    from ..training.hardware import with_precision  # noqa: PLC0415
     from ..training.loop import train  # noqa: PLC0415
     from ..training.signals import Interrupted  # noqa: PLC0415
     from .console import ConsoleReporter, make_console, show_results  # noqa: PLC0415
 
+    config = with_precision(config)
     console = make_console(stderr=printing.json)
     reporter = ConsoleReporter(console, quiet=printing.quiet or printing.json)
     try:
@@ -37,3 +144,78 @@ def run(arguments: list[str]) -> None:
                 console.print(text, soft_wrap=True)
 
         report_or_say(lambda: [ended_run(config, results)], config.output / "report.html", say)
+
+
+def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
+    """The configuration that the flags describe, and what to print. ``--help`` shows a page and ends the program."""
+    first, _ = parse_known(First, PROG, arguments)
+    base = preset(first.sources.preset, first.dataset) if first.sources.preset is not None else TrainConfig()
+    if first.sources.config is not None:
+        base = read_yaml(first.sources.config, base)
+    base = from_dict({"method": base.method if first.method is None else first.method}, base)
+    recipe = find_recipe(base.method, first.dataset or base.data.dataset) if first.sources.recipe else None
+    if recipe is not None:
+        base = from_dict(recipe.settings(), base)
+    given, others = parse_known(CARFlags, PROG, arguments, CARFlags())
+    if others != arguments:
+        if not given.add_car and find_method(base.method).car:
+            raise ValueError(f"--no-car: {base.method} is a method with CAR in it; choose another one, such as ce.")
+        base = dataclasses.replace(base, car=dataclasses.replace(base.car, enabled=given.add_car))
+    default = Train(**vars(base))
+    if first.help is not None:
+        _print_help(default, everything="all" in first.help, with_options=first.method is not None)
+        raise SystemExit(0)
+    flags, unknown = parse_known(Train, PROG, arguments, default)
+    if unknown:
+        _check_other_methods(unknown, base.method)
+        raise unknown_flag(PROG, unknown[0], flags_of(Train, default))
+    settings = {name: value for name, value in vars(flags).items() if name not in ("sources", "printing")}
+    config = TrainConfig(**settings | {"method": base.method})  # what an alias stands for
+    if recipe is not None:
+        config = _shortened(config, recipe, first)
+    asked = first.output is not None or base.output != TrainConfig.output
+    return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
+
+
+def default_output(config: TrainConfig) -> Path:
+    data = config.data.dataset.split(":")[0] if ":" in config.data.dataset else config.data.dataset
+    method = config.method + ("-car" if config.car.enabled and not find_method(config.method).car else "")
+    method += f"-{config.car.preset}" if config.car.preset != "paper" else ""
+    return Path("runs") / f"{data}-{config.model.model}-{method}-seed{config.seed}"
+
+
+def _shortened(config: TrainConfig, recipe: Recipe, given: First) -> TrainConfig:
+    """Lengths of the recipe that no flag sets keep their share of a run with other epochs."""
+    epochs, published = config.optim.epochs, recipe.optim["epochs"]
+    if given.warmup_epochs is None:
+        warmup = config.optim.warmup_epochs * epochs / published
+        config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, warmup_epochs=warmup))
+    if given.stage2_epochs is None and recipe.options.get("stage2_epochs") is not None:
+        length = scaled(recipe.options["stage2_epochs"], published, epochs)
+        config = dataclasses.replace(config, options=dataclasses.replace(config.options, stage2_epochs=length))  # type: ignore[call-arg]
+    return config
+
+
+def _check_other_methods(unknown: list[str], method: str) -> None:
+    """Refuse a flag that only other methods have: the parser could not say which."""
+    for word in unknown:
+        typed = word.partition("=")[0]
+        flag = typed.replace("_", "-")
+        wanted = {flag, flag.replace("--no-", "--", 1)}
+        kinds = {entry.name: entry.load().options for entry in METHODS.values()}
+        owners = [name for name, options in kinds.items() if wanted & set(names_of(flags_of(type(options), options)))]
+        if owners:
+            raise ValueError(f"{method} has no option {typed}; it belongs to {', '.join(owners)}.")
+
+
+def _print_help(default: Train, *, everything: bool, with_options: bool) -> None:
+    """The page of `spectail train --help`: what most people need, or everything."""
+    common = {f"--{name}" for name in COMMON}
+    groups: dict[str, list[Flag]] = {title.format(method=default.method): [] for title in TITLES.values()}
+    for flag in flags_of(Train, dataclasses.replace(default, output=default_output(default))):
+        if everything or flag.name.split(",")[0] in common or (with_options and flag.group == "options"):
+            group = "sources" if flag.name == "--method" else flag.group
+            groups[TITLES[group].format(method=default.method)].append(flag)
+    print_page(PROG, about(Train), EXAMPLES, groups)
+    if not everything:
+        print(MORE)

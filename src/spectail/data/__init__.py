@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .config import DataConfig
     from .datasets import Data, load
+    from .decoding import BrokenImage
     from .feature_set import FeatureSet
     from .image_set import ImageSet
-    from .images import ArrayImages, BrokenImage
+    from .images import ArrayImages
     from .loader import Loader
     from .longtail import exponential, hold_out, select, step
     from .manifest import Manifest
@@ -24,7 +25,8 @@ _HOMES = {
     "batch": ["Batch"],
     "config": ["DataConfig"],
     "feature_set": ["FeatureSet"],
-    "images": ["ArrayImages", "BrokenImage"],
+    "decoding": ["BrokenImage"],
+    "images": ["ArrayImages"],
     "image_set": ["ImageSet"],
     "datasets": ["Data", "load"],
     "loader": ["Loader"],
@@ -36,28 +38,10 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "PRESETS",
-    "SAMPLERS",
-    "ArrayImages",
-    "Batch",
-    "BrokenImage",
-    "Data",
-    "DataConfig",
-    "FeatureSet",
-    "ImageSet",
-    "Loader",
-    "LongTailSampler",
-    "Manifest",
-    "Preset",
-    "Views",
-    "class_probabilities",
-    "exponential",
-    "hold_out",
-    "load",
-    "preset",
-    "select",
-    "step",
-]
+    "PRESETS", "SAMPLERS", "ArrayImages", "Batch", "BrokenImage", "Data", "DataConfig", "FeatureSet",
+    "ImageSet", "Loader", "LongTailSampler", "Manifest", "Preset", "Views", "class_probabilities",
+    "exponential", "hold_out", "load", "preset", "select", "step",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

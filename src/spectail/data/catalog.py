@@ -55,21 +55,22 @@ ENTRIES = [
           classes=100, test=10_000, takes=frozenset({"root", "image_column", "label_column"})),
     Entry("tiny-imagenet-lt", "Tiny-ImageNet-200, exponential long tail", "tiny_imagenet:open_source", "tiny", 100, 500,
           classes=200, test=10_000, takes=frozenset({"root"})),
-    Entry("imagenet-lt", "ImageNet-LT by its official lists (Liu et al. 2019)", "imagenet_lt:open_source", "imagenet",
+    Entry("imagenet-lt", "ImageNet-LT by its official lists (Liu et al. 2019)", "imagenet_lt:open_source",
+          "imagenet-fast",
           fixed=True, classes=1000, images=115_846, test=50_000, takes=frozenset({"root", "lists"})),
     Entry("imagenet-lt-exp", "ILSVRC-2012, exponential long tail: not the set above", "imagenet_lt:open_exponential",
-          "imagenet", 100, 1280, cap=True, classes=1000, test=50_000, takes=frozenset({"root"})),
-    Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat",
+          "imagenet-fast", 100, 1280, cap=True, classes=1000, test=50_000, takes=frozenset({"root"})),
+    Entry("inat2018", "iNaturalist 2018, naturally long-tailed", "inat2018:open_source", "inat-fast",
           fixed=True, classes=8_142, images=437_513, test=24_426, takes=frozenset({"root", "lists"})),
     Entry("glyphs-lt", "characters drawn from bundled fonts: no download", "glyphs_lt:open_source", "glyphs", 100, 200,
           classes=100, takes=frozenset({"num_classes"})),
 ]  # fmt: skip
 OWN = [
-    Entry("folder:PATH", "a folder per class, with or without train/val/test", "folder:open_source", "imagenet",
+    Entry("folder:PATH", "a folder per class, with or without train/val/test", "folder:open_source", "imagenet-fast",
           order="size", takes=frozenset({"test_fraction"})),
-    Entry("list:FILE", "lines of 'path label'", "lists:open_source", "imagenet",
+    Entry("list:FILE", "lines of 'path label'", "lists:open_source", "imagenet-fast",
           order="size", takes=frozenset({"root", "test_list", "test_fraction", "remap_labels"})),
-    Entry("parquet:PATH", "rows of encoded image and label", "parquet:open_source", "imagenet",
+    Entry("parquet:PATH", "rows of encoded image and label", "parquet:open_source", "imagenet-fast",
           order="size", takes=frozenset({"image_column", "label_column", "test_fraction", "remap_labels"})),
 ]  # fmt: skip
 SPECIAL = {"root", "lists", "num_classes", "test_list", "test_fraction", "remap_labels", "image_column", "label_column"}

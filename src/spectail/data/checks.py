@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._utils.files import cached_array
-from .images import ArrayImages, BrokenImage, EncodedImages, FileImages, Images
+from .decoding import BrokenImage
+from .images import ArrayImages, EncodedImages, FileImages, Images
 
 SMALL = 64  # pixels a side: images up to this size are held in memory
 LARGEST = 4 << 30  # bytes, unless asked to

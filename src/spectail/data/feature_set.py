@@ -41,6 +41,9 @@ class FeatureSet:
     def counts(self) -> ClassCounts:
         return ClassCounts(np.bincount(self.labels, minlength=len(self.names)), self.names)
 
+    def subset(self, indices: NDArray[Any]) -> FeatureSet:
+        return FeatureSet(self.features[indices], self.labels[indices], self.names)
+
 
 class FeatureCache:
     """Rows of features by the digest of their image. Every file holds images that no earlier one has.
@@ -76,6 +79,21 @@ class FeatureCache:
         for where, features in parts:
             found[where] = features
         return found[places]
+
+    def fill(
+        self, images: NDArray[np.uint64], compute: Compute, rank: int, world_size: int, meet: Callable[[], None]
+    ) -> None:
+        """Compute what is not known yet, each rank its share of it. ``meet`` waits until all ranks have come there."""
+        _, first = np.unique(images, return_index=True)
+        first.sort()
+        known = np.zeros(len(first), dtype=bool)
+        for has, _ in self._files():
+            known |= np.isin(images[first], has)
+        own = first[~known][rank::world_size]
+        meet()  # all have looked before anybody writes
+        if len(own):
+            self.rows(images[own], lambda at: compute(own[at]))
+        meet()
 
     def _files(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]:
         """Digests in order, and their features. A damaged file is passed over: its images are computed again."""

@@ -8,61 +8,21 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from .._utils.files import array_digest
+from .decoding import BrokenImage, Choose, cut, decode, decode_crops
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WEBP", b"GIF8": "GIF", b"BM": "BMP"}
-
-
-class BrokenImage(ValueError):
-    """An image that cannot be read.
-
-    Args:
-        problem: which image, and what is wrong with it.
-        advice: a sentence that says what to do about it; not part of what a manifest records.
-    """
-
-    def __init__(self, problem: str, advice: str = "") -> None:
-        super().__init__(f"{problem}. {advice}" if advice else problem)
-        self.problem = problem
-
-
-def decode(data: bytes | memoryview) -> Image.Image:
-    """An RGB image from encoded bytes. Grey and palette images are converted, transparency is laid on white."""
-    head = bytes(data[:4])
-    formats = [known for signature, known in SIGNATURES.items() if head.startswith(signature)] or None
-    try:
-        with Image.open(io.BytesIO(data), formats=formats) as image:
-            image.load()
-            return to_rgb(image)
-    except UnidentifiedImageError:
-        raise BrokenImage("is no image that can be read" if len(data) else "is empty") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError, Warning) as error:
-        raise BrokenImage(f"cannot be read as an image ({error})") from None
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        deep = np.asarray(image, dtype=np.float64)
-        scale = 255 / 65535 if image.mode.startswith("I;16") or deep.max(initial=0) > 255 else 1.0
-        image = Image.fromarray(np.clip(deep * scale, 0, 255).round().astype(np.uint8))
-    elif image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
 
 
 class Images(ABC):
@@ -74,6 +34,11 @@ class Images(ABC):
     @abstractmethod
     def read(self, index: int) -> Image.Image:
         """The image as RGB."""
+
+    def crops(self, index: int, choose: Choose) -> Sequence[NDArray[np.uint8]]:
+        """Parts of the image, each resized: ``choose`` gets its width and height and says which."""
+        image = self.read(index)
+        return cut(image, choose(*image.size))
 
     @abstractmethod
     def name(self, index: int) -> str:
@@ -128,8 +93,17 @@ class EncodedImages(Images):
     def encoded(self, index: int) -> bytes | memoryview: ...
 
     def read(self, index: int) -> Image.Image:
-        try:
+        with self._named(index):
             return decode(self.encoded(index))
+
+    def crops(self, index: int, choose: Choose) -> Sequence[NDArray[np.uint8]]:
+        with self._named(index):
+            return decode_crops(self.encoded(index), choose)
+
+    @contextmanager
+    def _named(self, index: int) -> Iterator[None]:
+        try:
+            yield
         except BrokenImage as error:
             raise BrokenImage(
                 f"{self.name(index)} {error.problem}", "Replace it, or pass --skip-broken to leave such images out."

@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-import atexit
+import os
 import random
-import re
-import signal
-import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
-from torch.utils.data._utils import signal_handling
+from torch.utils.data import default_collate
 
 from .._core import waits
 from .batch import Batch
 from .batch_transforms import BatchTransform
+from .crops import BatchCrop, CropTransform
+from .decoding import Crop
 from .feature_set import FeatureSet
 from .image_set import ImageSet
-from .images import BrokenImage
+from .readers import Readers
 from .samplers import DeferredSampler, LongTailSampler
 from .transforms import Preset, Views
 
-LOST = r"DataLoader worker \(pid\S* ([\d, ]+)\) (is killed by signal: [^.]*|exited unexpectedly)"
-"""How torch says that a worker died."""
-
-
-@dataclass
-class Failure:
-    """What a living process that reads images met; it is handed over in place of a batch, to be raised here."""
-
-    error: BrokenImage | ExceptionWrapper
-
-
-class WorkerLost(OSError):
-    """A process that reads images has died."""
+Request: TypeAlias = tuple[int, NDArray[np.int64]]
+Made: TypeAlias = Sequence[tuple[Tensor, ...]]
+AHEAD = 2
+"""Batches that each worker makes ahead of the loop."""
 
 
 class Loader:
     """Batches of an image set, for training with a sampler or in stored order for evaluation.
 
     Small images held in memory go through the preset's batch transform: no worker, no Python per image. All others are
-    decoded and transformed one by one in ``workers`` processes.
+    decoded one by one in ``workers`` processes, which last as long as the loader. Those of a fast transform come as
+    bytes and are finished as a batch, on the device.
 
     **Random numbers.** An image's augmentation follows from the seed, the epoch, its place in it and (in memory) the
     size of the global batch. So a run gives the same batches with any number of workers, and ranks that share a global
@@ -66,7 +57,7 @@ class Loader:
         batch_size: images per rank and step.
         sampler: order of the images; None takes them in stored order with the test transform.
         views: transforms, for several views of each image (contrastive methods); the images are then a tuple.
-        workers: processes that decode images which are not in memory.
+        workers: processes that decode images which are not in memory; "auto" for as many as there are free cores.
         drop_last: leave out a last, smaller batch.
         images: False for labels and indices only; the images of a batch are then None.
         device: where the batches are wanted; images in memory are kept and transformed there.
@@ -80,7 +71,7 @@ class Loader:
         batch_size: int = 128,
         sampler: LongTailSampler | DeferredSampler | None = None,
         views: Sequence[Callable[[Any], Tensor]] | None = None,
-        workers: int = 0,
+        workers: int | Literal["auto"] = 0,
         seed: int = 0,
         drop_last: bool = False,
         images: bool = True,
@@ -90,6 +81,7 @@ class Loader:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more; got {batch_size}.")
+        workers = free_cores() if workers == "auto" else workers
         if workers < 0:
             raise ValueError(f"workers must be 0 or more; got {workers}.")
         if world_size < 1 or not 0 <= rank < world_size:
@@ -106,13 +98,17 @@ class Loader:
                 f"{self.length} images make no batch of {batch_size} on {world_size} ranks. Use a smaller batch."
             )
         self.labels = torch.from_numpy(data.labels)
-        self._transform: Any = None if views is None else Views(views)
-        self._fast: BatchTransform | None = None
+        self._fast: BatchTransform | BatchCrop | None = None
+        chosen: Sequence[Any] = () if views is None else Views(views).transforms
         if preset is not None and views is None:
-            self._transform = preset.test if sampler is None else preset.train
+            chosen = [preset.test if sampler is None else preset.train]
             fast = preset.batch_test if sampler is None else preset.batch_train
-            if fast is not None and data.pixels is not None and data.pixels.shape[1:3] == (fast.size, fast.size):
-                self._fast = fast
+            if fast is not None and data.pixels is not None:
+                self._fast = fast.for_images(*data.pixels.shape[1:3])
+        self._maker = Maker(data, chosen, seed, single=views is None) if isinstance(data, ImageSet) else None
+        self._readers: Readers | None = None
+        self.waited = 0.0
+        """Seconds that the loop has waited for batches. Whoever reads it may set it back."""
         self.handed = 0
         """Images of the global batch that was handed over last."""
         if sampler is not None and sampler.class_counts.total != len(data):
@@ -140,7 +136,11 @@ class Loader:
             self._go(self.epoch + 1, 0)
         order = np.arange(self.length) if self.sampler is None else self.sampler.order(self.epoch)
         starts = self._starts(self.position)
-        for start, batch in zip(starts, self._batches(order, starts), strict=True):
+        at_hand = not self.images or isinstance(self.data, FeatureSet) or self._fast is not None
+        batches = (self._in_order(order, start) for start in starts) if at_hand else self._read(order, starts)
+        for start in starts:
+            with self._waiting():
+                batch = next(batches)
             self.position = min(start + self.batch_size * self.world_size, self.length)
             self.handed = self.position - start
             yield batch
@@ -190,61 +190,59 @@ class Loader:
         Their augmentation follows from the place in the epoch. Ranks that together fetch a global batch, each the
         same number of its images, get what one process would get.
         """
-        here = (self.epoch, self.position)
-        again = self._fetched[1] + 1 if self._fetched[0] == here else 0  # several micro-batches may ask at one place
-        self._fetched = here, again
-        if isinstance(self.data, FeatureSet) or self._fast is not None:
-            seed = [*b"fetch", self.seed, self.epoch, self.position, again]
-            return self._at_once(rows, len(rows) * self.world_size, seed)
-        seeded = _Seeded(self.data, self._transform, self.seed, self.epoch)
-        first = self.length * (1 + again) + self.position  # beyond the keys of the stream
-        keys = first + self.rank + self.world_size * np.arange(len(rows))
-        return self._moved(_collate([seeded[pair] for pair in zip(rows.tolist(), keys.tolist(), strict=True)]))
+        with self._waiting():
+            here = (self.epoch, self.position)
+            again = self._fetched[1] + 1 if self._fetched[0] == here else 0  # several micro-batches may ask here
+            self._fetched = here, again
+            if isinstance(self.data, FeatureSet) or self._fast is not None:
+                seed = [*b"fetch", self.seed, self.epoch, self.position, again]
+                return self._at_once(rows, len(rows) * self.world_size, seed)
+            first = self.length * (1 + again) + self.position  # beyond the keys of the stream
+            keys = first + self.rank + self.world_size * np.arange(len(rows))
+            parts = np.array_split(np.stack([rows.numpy(), keys], 1), max(min(self.workers, len(rows)), 1))
+            made = list(self._made((self.epoch, part) for part in parts))
+            whole = [tuple(map(torch.cat, zip(*views, strict=True))) for views in zip(*made, strict=True)]
+            return self._finished(whole, rows)
 
-    def _batches(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
-        if not self.images or isinstance(self.data, FeatureSet) or self._fast is not None:
-            return (self._in_order(order, start) for start in starts)
-        loader = DataLoader(
-            _Seeded(self.data, self._transform, self.seed, self.epoch if self.sampler is not None else 0),
-            batch_sampler=self._keyed(order, starts),
-            num_workers=self.workers,
-            collate_fn=_collate,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # else it would draw from the loop's
-            worker_init_fn=_deaf,
-        )
-        return self._read(loader)
+    def close(self) -> None:
+        """Send the workers home. They come again when they are needed."""
+        if self._readers is not None:
+            self._readers.close()
+            self._readers = None
 
-    def _keyed(self, order: NDArray[np.int64], starts: range) -> Iterator[list[tuple[int, int]]]:
-        """This rank's (index, key) pairs of each batch, made when they are asked for."""
-        keys = np.arange(len(order))
-        for start in starts:
-            yield list(zip(self._share(order, start).tolist(), self._share(keys, start).tolist(), strict=True))
-
-    def _read(self, loader: DataLoader[Any]) -> Iterator[Batch]:
-        with _no_alarm():
-            batches: Any = iter(loader)
-        if self.workers:
-            _OPEN.add(batches)
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        start = time.perf_counter()
         try:
-            while (batch := self._next(batches)) is not None:
-                yield self._moved(batch)
+            yield
         finally:
-            if self.workers:
-                batches._shutdown_workers()
-                _OPEN.discard(batches)
+            self.waited += time.perf_counter() - start
 
-    def _next(self, batches: Iterator[Any]) -> Any:
+    def _read(self, order: NDArray[np.int64], starts: range) -> Iterator[Batch]:
+        """Batches of images that are decoded one by one."""
+        pairs = np.stack([order, np.arange(len(order))], 1)
+        epoch = self.epoch if self.sampler is not None else 0
+        made = self._made((epoch, self._share(pairs, start)) for start in starts)
+        for start, views in zip(starts, made, strict=True):
+            yield self._finished(views, torch.from_numpy(self._share(order, start).copy()))
+
+    def _made(self, requests: Iterator[Request]) -> Iterator[Made]:
+        """What `Maker` makes of requests, in their order, with workers or without."""
+        assert self._maker is not None
+        if not self.workers:
+            yield from map(self._maker, requests)
+            return
+        if self._readers is None:
+            self._readers = Readers(self._maker, self.workers)
+        readers = self._readers
+        asked = deque(readers.ask(request) for request in islice(requests, AHEAD * self.workers))
         try:
-            return next(batches, None)
-        except (RuntimeError, OSError, EOFError) as error:
-            how = _death(error) if self.workers else None
-            if how is None:
-                raise
-            raise WorkerLost(
-                f"a process that reads images {how}, which mostly means that memory ran out. Repeat the command "
-                "with a smaller --workers (0 reads in the main process), with --resume if it was a run."
-            ) from None
+            while asked:
+                made = readers.answer(asked.popleft())
+                asked.extend(readers.ask(request) for request in islice(requests, 1))
+                yield made
+        finally:
+            readers.forget(asked)
 
     def _in_order(self, order: NDArray[np.int64], start: int) -> Batch:
         rows = torch.from_numpy(self._share(order, start).copy())
@@ -263,94 +261,70 @@ class Loader:
         elif images:
             assert self._fast is not None
             assert self._stored is not None
-            draws = None
+            draws: Any = None
             if seed is not None:
                 draws = self._fast.draws(size, np.random.default_rng(seed))[self.rank :: self.world_size]
             made = self._fast(self._stored, rows, draws)
         return Batch(made, waits.sent(self.labels[rows], self.device), rows)
 
-    def _moved(self, batch: Batch | Failure) -> Batch:
-        if isinstance(batch, Failure):
-            if isinstance(batch.error, BrokenImage):
-                raise batch.error
-            return batch.error.reraise()  # type: ignore[no-any-return, no-untyped-call]
-        views = batch.images if isinstance(batch.images, tuple) else (batch.images,)
-        moved = tuple(waits.sent(view, self.device) for view in views)
-        images = moved if isinstance(batch.images, tuple) else moved[0]
-        return Batch(images, waits.sent(batch.labels, self.device), batch.indices)
+    def _finished(self, views: Made, rows: Tensor) -> Batch:
+        """A batch on the device from what `Maker` made; transforms that were carried out in part end there."""
+        assert self._maker is not None
+        images = []
+        for transform, parts in zip(self._maker.transforms, views, strict=True):
+            moved = [waits.sent(part, self.device) for part in parts]
+            images.append(transform.finish(*moved) if self._maker.cuts else moved[0])
+        made = images[0] if self._maker.single else tuple(images)
+        return Batch(made, waits.sent(self.labels[rows], self.device), rows)
 
 
-@contextmanager
-def _no_alarm() -> Iterator[None]:
-    """Undo the handler with which torch raises the death of a worker wherever the program is, even in mid-step.
-
-    Without it torch notices within five seconds, when it waits for a batch of that worker. Torch sets its handler once
-    in a process, so a loader of somebody else may have set it before.
-    """
-    before = signal.getsignal(signal.SIGCHLD)
-    yield
-    if threading.current_thread() is threading.main_thread() and _raises_deaths(signal.getsignal(signal.SIGCHLD)):
-        own = before is None or _raises_deaths(before)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if own else before)
+def free_cores() -> int:
+    """Cores for each process of a run on this machine, but for the one that trains; 8 at most."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1, 8), 0)
 
 
-def _raises_deaths(handler: Any) -> bool:
-    return getattr(handler, "__module__", None) == signal_handling.__name__
+class Maker:
+    """Makes images one by one, in whatever process: the key of an image seeds its augmentation."""
 
+    def __init__(self, data: ImageSet, transforms: Sequence[Any], seed: int, *, single: bool) -> None:
+        self.data, self.transforms, self.seed, self.single = data, tuple(transforms), seed, single
+        self.cuts = all(isinstance(transform, CropTransform) for transform in self.transforms)
 
-def _death(error: Exception) -> str | None:
-    """How a worker died, if that is what an error means. What a living one met comes as a batch: see `Failure`."""
-    lost = re.search(LOST, str(error))
-    if lost is not None:
-        return f"(pid {lost[1]}) {lost[2]}"
-    pipe_broke = isinstance(error, ConnectionError | EOFError | FileNotFoundError)
-    return "ended while it handed over a batch" if pipe_broke else None
+    def __call__(self, request: Request) -> Made:
+        """For an epoch and rows of (index, key) the parts of each view: an image, or bytes and what finishes them."""
+        epoch, pairs = request
+        items = [self._cut(epoch, *pair) if self.cuts else self._whole(epoch, *pair) for pair in pairs.tolist()]
+        views = [zip(*view, strict=True) for view in zip(*items, strict=True)]
+        return [tuple(default_collate(list(part)) for part in view) for view in views]
 
+    def _whole(self, epoch: int, index: int, key: int) -> list[tuple[Any, ...]]:
+        image = self.data.images.read(index)
+        with _own_random_numbers(np.random.SeedSequence([*b"augment", self.seed, epoch, key])):
+            return [(transform(image),) for transform in self.transforms]
 
-def _deaf(worker: int) -> None:
-    """Signals to stop often go to all processes of a job. The main one acts on them; its workers must last as long."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    def _cut(self, epoch: int, index: int, key: int) -> list[tuple[Any, ...]]:
+        """All views of an image that is decoded once."""
+        seed = np.random.SeedSequence([*b"augment", self.seed, epoch, key])
+        rng = np.random.default_rng(seed)
+        drawn: list[Any] = []
 
+        def choose(width: int, height: int) -> list[Crop]:
+            drawn[:] = [transform.draw(width, height, rng) for transform in self.transforms]
+            return [crop for crop, _ in drawn]
 
-_OPEN: set[Any] = set()
-"""What reads with workers. Held here until it is closed: the garbage collector would close the queues through which
-workers are sent home before anybody sends them."""
-
-
-@atexit.register
-def _close() -> None:
-    """Send workers home before multiprocessing waits for them: they do not hear the signal that it sends."""
-    for batches in list(_OPEN):
-        batches._shutdown_workers()
-
-
-class _Seeded(Dataset[Any]):
-    """Images by (position, key): the key seeds the augmentation, so it does not matter which worker does it."""
-
-    def __init__(self, data: ImageSet, transform: Callable[[Any], Any], seed: int, epoch: int) -> None:
-        self.data, self.transform, self.seed, self.epoch = data, transform, seed, epoch
-
-    def __getitem__(self, item: tuple[int, int]) -> tuple[Any, int, int] | Failure:
-        """An error is handed over in place of the image: the main process tells it from the death of a worker."""
-        index, key = item
-        seed = int(np.random.SeedSequence([*b"augment", self.seed, self.epoch, key]).generate_state(1)[0])
-        try:
-            image = self.data.images.read(index)
+        views = self.data.images.crops(index, choose)
+        if any(transform.colour for transform in self.transforms):
             with _own_random_numbers(seed):
-                made = self.transform(image)
-        except BrokenImage as error:
-            return Failure(error)  # said without the worker's traceback
-        except Exception:
-            if get_worker_info() is None:
-                raise
-            return Failure(ExceptionWrapper(where="in a process that reads images"))  # type: ignore[no-untyped-call]
-        return made, int(self.data.labels[index]), index
+                views = [own.coloured(pixels) for own, pixels in zip(self.transforms, views, strict=True)]
+        finishes = [torch.tensor(finish) for _, finish in drawn]
+        return list(zip(map(torch.from_numpy, views), finishes, strict=True))
 
 
 @contextmanager
-def _own_random_numbers(seed: int) -> Iterator[None]:
+def _own_random_numbers(sequence: np.random.SeedSequence) -> Iterator[None]:
     """Seed every generator that transforms use; the caller's random numbers do not notice."""
+    seed = int(sequence.generate_state(1)[0])
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - timm draws from it
     own = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)  # of the CPU only: the loop may be drawing on a GPU
@@ -362,11 +336,3 @@ def _own_random_numbers(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(own)
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
-
-
-def _collate(items: list[tuple[Any, int, int] | Failure]) -> Batch | Failure:
-    for item in items:
-        if isinstance(item, Failure):
-            return item
-    images, labels, indices = default_collate(items)
-    return Batch(tuple(images) if isinstance(images, list) else images, labels, indices)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from torch import Tensor
 from .._utils import torchvision_ops  # noqa: F401  (before torchvision)
 from .._utils.names import nearest
 from .batch_transforms import BatchTransform, Triple
-from .images import to_rgb
+from .crops import CropTransform
+from .decoding import to_rgb
 
 from torchvision.transforms import InterpolationMode, v2  # isort: skip
 
@@ -48,6 +49,8 @@ class Recipe:
     colour: tuple[str, ...] = ()
     cutout: float = 0.0
     test_resize: float = 1.0
+    fast: bool = False
+    """Crop and resize in one step, and leave the rest to whole batches."""
 
 
 # The weak views of contrastive methods. At 224 pixels BCL and its followers do not blur; PaCo does.
@@ -65,6 +68,7 @@ RECIPES = {
     "vit-224": Recipe(224, IMAGENET, train_resize=246 / 224, scale=(0.8, 1.0), test_resize=246 / 224),
     "glyphs": Recipe(32, HALF, pad=1 / 16, flip=False),
 }
+RECIPES |= {f"{name}-fast": replace(recipe, fast=True) for name, recipe in RECIPES.items() if recipe.size == 224}
 PRESETS = tuple(RECIPES)
 
 
@@ -79,14 +83,15 @@ class Preset:
     interpolation: str
     train: Callable[[Any], Tensor]
     test: Callable[[Any], Tensor]
-    batch_train: BatchTransform | None
-    batch_test: BatchTransform | None
+    batch_train: BatchTransform | CropTransform | None
+    batch_test: BatchTransform | CropTransform | None
 
     def describe(self) -> str:
         """Every step with its settings, for the record of a run."""
         lines = [f"{self.name}: {self.size} x {self.size}, mean {self.mean}, std {self.std}, {self.interpolation}"]
         for name in ("train", "test"):
-            lines += [f"{name}:", *(f"  {_words(step)}" for step in getattr(self, name).transforms)]
+            made = getattr(self, name)
+            lines += [f"{name}:", *(f"  {_words(step)}" for step in getattr(made, "transforms", [made]))]
         return "\n".join(lines)
 
 
@@ -137,6 +142,12 @@ def preset(
     if min(std) <= 0:
         raise ValueError(f"std must be positive; got {std}.")
     mode = _mode(way if interpolation is None else interpolation)
+    if recipe.fast:
+        jitter = 0.4 if recipe.colour == ("jitter",) else 0.0
+        colour = () if jitter else tuple(COLOUR[step](size, mean) for step in recipe.colour)
+        centre = CropTransform(size=size, mean=mean, std=std, interpolation=mode.value, side=test_side)
+        random = replace(centre, scale=recipe.scale, flip=recipe.flip, jitter=jitter, colour=colour)
+        return Preset(name, size, mean, std, mode.value, random, centre, None if colour else random, centre)
     pad, cutout = round(size * recipe.pad), round(size * recipe.cutout)
 
     if recipe.pad:
@@ -171,9 +182,12 @@ def contrastive_views(base: Preset) -> list[Callable[[Any], Tensor]]:
     Small photographs get AutoAugment and the CIFAR recipe of weak views, large ones RandAugment and ImageNet's. Other
     data, such as characters, which must not be mirrored, get three draws of their own training transform.
     """
-    family = base.name.split("-")[0]
+    family, fast = base.name.split("-")[0], "-fast" if base.name.endswith("-fast") else ""
     names = {"cifar": ("cifar-auto", "cifar-sim"), "tiny": ("cifar-auto", "cifar-sim")}.get(
-        family, ("imagenet-strong", "imagenet-sim") if family in ("imagenet", "inat", "vit") else (base.name, base.name)
+        family,
+        (f"imagenet-strong{fast}", f"imagenet-sim{fast}")
+        if family in ("imagenet", "inat", "vit")
+        else (base.name, base.name),
     )
     same = {"size": base.size, "mean": base.mean, "std": base.std, "interpolation": base.interpolation}
     strong, weak = (preset(name, **same).train for name in names)  # type: ignore[arg-type]

@@ -10,15 +10,9 @@ if TYPE_CHECKING:
     from .predictions import Predictions, make_predictions
 
 __all__ = [
-    "Analysis",
-    "Comparison",
-    "Predictions",
-    "analyse",
-    "compare",
-    "make_predictions",
-    "read_predictions",
+    "Analysis", "Comparison", "Predictions", "analyse", "compare", "make_predictions", "read_predictions",
     "summary",
-]
+]  # fmt: skip
 
 _MODULES = {
     "analysis": ["Analysis", "analyse", "summary"],

@@ -180,7 +180,7 @@ def _calibration(bins: torch.Tensor, metrics: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
+def choose_view(pairs: Pairs, worst: list[int]) -> list[int]:
     """Classes for a small confusion matrix: the worst one, and again and again the class most confused with them.
 
     "Most" is the sum of shares in both directions between a class and those chosen so far; when nothing is confused
@@ -191,7 +191,7 @@ def choose_view(pairs: Pairs, worst: list[int], size: int = VIEW) -> list[int]:
     chosen: list[int] = []
     mass = np.zeros(pairs.size)
     waiting = iter(worst)
-    while len(chosen) < size:
+    while len(chosen) < VIEW:
         mass[chosen] = 0
         nearest = int(mass.argmax())
         if mass[nearest] > 0:
@@ -218,11 +218,12 @@ def _spectrum(pairs: Pairs, counts: NDArray[np.int64] | None) -> Spectrum | None
     return Spectrum(values, left, right, 100 * np.square(right), weights, _chief(right), _chief(left))
 
 
-def _chief(direction: NDArray[np.float64], share: float = 0.8, most: int = 10) -> list[int]:
+def _chief(direction: NDArray[np.float64]) -> list[int]:
+    """Classes that make up 80 % of a direction, ten at most."""
     order = np.argsort(-direction, kind="stable")
     covered = np.cumsum(np.square(direction[order]))
-    needed = int(np.searchsorted(covered, share * covered[-1] * (1 - 1e-12))) + 1
-    return [int(label) for label in order[: min(needed, most)]]
+    needed = int(np.searchsorted(covered, 0.8 * covered[-1] * (1 - 1e-12))) + 1
+    return [int(label) for label in order[: min(needed, 10)]]
 
 
 def _intervals(

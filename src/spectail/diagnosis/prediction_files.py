@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.errors import first_line
 from .._utils.names import nearest
-from .prediction_tables import LABELS, PREDICTED, SCORES, ColumnHints, first_line, listed, pick, read_csv, read_parquet
+from .prediction_tables import LABELS, PREDICTED, SCORES, ColumnHints, listed, pick, read_csv, read_parquet
 from .predictions import Predictions, RawPredictions, as_text, checked
 
 Names: TypeAlias = Sequence[str] | str | Path

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.errors import first_line
 from .._utils.names import nearest
 from .predictions import RawPredictions, whole_numbers
 
@@ -120,8 +121,13 @@ def read_parquet(path: Path, hints: ColumnHints) -> RawPredictions:
         kind = schema.field(name).type
         return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
+    def list_width(name: str) -> int:
+        if not hasattr(schema.field(name).type, "value_field"):
+            return 0
+        return min((len(row) for row in read([name]).column(0) if row.is_valid), default=0)
+
     schema = tried(pq.read_schema)
-    return _read_table(path, schema.names, hints, is_numeric, read, read)
+    return _read_table(path, schema.names, hints, is_numeric, read, read, list_width)
 
 
 def _read_table(
@@ -131,6 +137,7 @@ def _read_table(
     is_numeric: Callable[[str], bool],
     read_classes: Callable[[list[str]], Any],
     read_scores: Callable[[list[str]], Any],
+    list_width: Callable[[str], int] = lambda name: 0,
 ) -> RawPredictions:
     twice = next((name for name, number in Counter(header).items() if number > 1), None)
     if twice is not None:
@@ -146,7 +153,7 @@ def _read_table(
     raw = RawPredictions(_column(table, label, path), own=True)
     raw.predicted = None if predicted is None else _column(table, predicted, path)
     rest = [name for name in header if name not in (label, predicted)]
-    choice = _score_columns(rest, hints, raw, is_numeric, path)
+    choice = _score_columns(rest, hints, raw, is_numeric, list_width, path)
     columns, names = choice.columns, choice.names
     unscored = _class_without_score(choice, hints, raw) if columns and predicted and hints.scores is None else None
     if unscored is not None:  # such as the scores of the three best classes
@@ -172,8 +179,9 @@ def _read_table(
 
 
 def _score_columns(
-    rest: list[str], hints: ColumnHints, raw: RawPredictions, is_numeric: Callable[[str], bool], path: Path
-) -> ScoreColumns:
+    rest: list[str], hints: ColumnHints, raw: RawPredictions, is_numeric: Callable[[str], bool],
+    list_width: Callable[[str], int], path: Path,
+) -> ScoreColumns:  # fmt: skip
     """The columns of scores by the rules on top of this file; none if there are only predicted classes."""
     if isinstance(hints.scores, str | Path):
         start = str(hints.scores)
@@ -191,6 +199,9 @@ def _score_columns(
         begun = {match[1] or match[2]: name for name in rest if (match := shape.fullmatch(name))}
         if len(begun) > 1 or (begun and raw.predicted is None):
             return _in_order(begun)
+        for name in begun.values():  # beside predicted classes one number is no score of a class, but a list is
+            if width := list_width(name):
+                return ScoreColumns([name], _numbered(range(width)))
     numbered = {name: name for name in rest if name.isdecimal()}
     if len(numbered) > 1:
         return _in_order(numbered)
@@ -204,12 +215,12 @@ def _score_columns(
 def _class_without_score(choice: ScoreColumns, hints: ColumnHints, raw: RawPredictions) -> str | None:
     """A label or predicted class that has no column of scores, as in a file of the k best; None if all have one."""
     if hints.names is not None:
-        return hints.names[-1] if len(hints.names) > len(choice.columns) else None
+        return hints.names[-1] if len(hints.names) > len(choice.names) else None
     by_name = choice.names != _numbered(choice.names) and any(name.isdecimal() for name in choice.names)
     for values in (raw.labels, raw.predicted):
         unknown = [text for text in _texts(values) if text not in choice.names]
         numbers = None if by_name else _numbers(values)
-        if unknown and (numbers is None or numbers.min() < 0 or numbers.max() >= len(choice.columns)):
+        if unknown and (numbers is None or numbers.min() < 0 or numbers.max() >= len(choice.names)):
             return unknown[-1]
     return None
 
@@ -236,7 +247,12 @@ def _column(table: Any, name: str, path: Path) -> NDArray[Any]:
     _require_filled(column, name, path)
     if hasattr(column.type, "index_type"):  # a dictionary, as categories are stored
         column = column.cast(column.type.value_type)
-    return np.asarray(column.to_numpy())
+    return np.asarray(_without_decimals(column).to_numpy())
+
+
+def _without_decimals(column: Any) -> Any:
+    """Decimal numbers as ordinary ones: NumPy has no such type."""
+    return column.cast("float64") if hasattr(column.type, "scale") else column
 
 
 def _require_filled(column: Any, name: str, path: Path) -> None:
@@ -258,7 +274,7 @@ def _stack(table: Any, columns: list[str], path: Path) -> NDArray[Any]:
             raise ValueError(
                 f"{path}: lists in column {columns[0]!r} differ in length, {min(widths)} to {max(widths)}."
             )
-        flat = np.asarray(lists.flatten().to_numpy(zero_copy_only=False))
+        flat = np.asarray(_without_decimals(lists.flatten()).to_numpy(zero_copy_only=False))
         return flat.reshape(-1, max(widths, default=0) or 1)
     scores = np.empty((table.num_rows, len(columns)), dtype=np.float32)
     for label, name in enumerate(columns):
@@ -293,7 +309,7 @@ def _usual(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", name.strip().lower())
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
+def _numbered(names: Sequence[Any]) -> list[str]:
     return [str(label) for label in range(len(names))]
 
 
@@ -324,7 +340,3 @@ def _is_number(text: str) -> bool:
 def listed(names: Sequence[str]) -> str:
     """Names for a message, twelve at most."""
     return (", ".join(map(repr, names[:12])) or "none") + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -191,6 +191,8 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
         if gap is not None:
             raise ValueError(f"row {gap} of the {what} is empty; fill it or drop the row.")
         array = np.array([as_text(entry) for entry in entries], dtype=str)
+    elif array.dtype.kind not in "fbuiU":  # such as dates
+        array = array.astype(str)
     if array.dtype.kind == "f":
         odd = np.flatnonzero(~(np.isfinite(array) & (array == np.round(array))))
         if len(odd):

@@ -119,7 +119,7 @@ def direction_text(analysis: Analysis) -> str:
     unweighted = "" if analysis.predictions.class_counts is not None else " without class weights"
     strength = f"(singular value {number(values[0], 2)}{next_one}{unweighted})"
     true, given = (
-        f"{', '.join(_quoted(names[label]) for label in part)} ({number(share, 0)} % of it)"
+        f"{', '.join(f'“{names[label]}”' for label in part)} ({number(share, 0)} % of it)"
         if share >= STANDS_OUT
         else f"many classes, of which the first {len(part)} hold {number(share, 0)} %"
         for part, share in (
@@ -143,23 +143,15 @@ def all_tables(
     return tables
 
 
-def markdown(
-    analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10,
-    results: Sequence[Mapping[str, Any]] = (), before: Sequence[Table] = (),
-) -> str:  # fmt: skip
-    """All tables as Markdown, those of ``before`` first, and each direction of confusion as a sentence."""
-    parts = [to_markdown(table) for table in (*before, *all_tables(analyses, comparison, top, results))]
-    parts += [f"{plain(entry.predictions.name)}: {plain(direction_text(entry))}\n" for entry in analyses]
-    return "\n".join(parts)
+def markdown(tables: Sequence[Table], analyses: Sequence[Analysis]) -> str:
+    """Tables as Markdown, and each direction of confusion as a sentence."""
+    parts = [f"{plain(entry.predictions.name)}: {plain(direction_text(entry))}\n" for entry in analyses]
+    return "\n".join([*map(to_markdown, tables), *parts])
 
 
-def latex(
-    analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10,
-    results: Sequence[Mapping[str, Any]] = (), before: Sequence[Table] = (),
-) -> str:  # fmt: skip
-    """All tables as LaTeX with booktabs rules."""
-    head = "% needs \\usepackage{booktabs}\n"
-    return head + "\n".join(to_latex(table) for table in (*before, *all_tables(analyses, comparison, top, results)))
+def latex(tables: Sequence[Table]) -> str:
+    """Tables as LaTeX with booktabs rules."""
+    return "% needs \\usepackage{booktabs}\n" + "\n".join(map(to_latex, tables))
 
 
 def csv_text(analyses: Sequence[Analysis]) -> str:
@@ -181,7 +173,3 @@ def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return file.getvalue()
-
-
-def _quoted(name: str) -> str:
-    return f"“{name}”"

@@ -9,10 +9,11 @@ from typing import Any, Literal
 Setting = Literal["scratch", "pretrained"]
 METHODS = {
     "CE": "ce", "Focal": "focal", "CB": "cb", "LDAM-DRW": "ldam-drw", "BALMS": "balms", "ReMix": "remix", "BBN": "bbn",
-    "MetaSAug": "metasaug", "CMO": "cmo", "SAFA": "safa-r", "WB": "wb", "GML": "gml", "ConCutMix": "concutmix",
+    "MetaSAug": "metasaug", "CMO": "cmo", "SAFA-R": "safa-r", "WB": "wb", "GML": "gml", "ConCutMix": "concutmix",
     "LOS": "los", "CAR": "car",
 }  # fmt: skip
-"""The paper's names of the methods, and ours."""
+"""The paper's names of the methods, and ours; what the paper calls SAFA we have as a reconstruction only."""
+OURS, PRINTED = "SAFA-R", "SAFA"
 ABLATIONS: dict[str, dict[str, Any]] = {
     "CAR without Lambda": {"car.weighting": "none"},
     "CAR without EMA": {"car.beta": 0.0},
@@ -32,7 +33,7 @@ class Cell:
     method: str
     """As `spectail compare` writes it: ``concutmix+car``, ``car/classwise``."""
     label: str
-    """As a table prints it: ``CAR + ConCutMix``."""
+    """As a table of ours prints it: ``CAR + ConCutMix``."""
     changes: tuple[tuple[str, Any], ...] = ()
     """Settings over those of method and scale, by dotted name: ``("car.beta", 0.0)``."""
 
@@ -44,7 +45,7 @@ class Cell:
     @property
     def place(self) -> tuple[str, str, float | None, str, str]:
         """Where the paper's number would be."""
-        return (*self.ground, self.label)
+        return (*self.ground, self.label.replace(OURS, PRINTED))
 
     def __str__(self) -> str:
         cut = "" if self.imbalance is None else f" IF {self.imbalance:g}"
@@ -59,6 +60,7 @@ def printed_cell(place: tuple[str, str, float | None, str, str]) -> Cell:
         'concutmix+car'
     """
     setting, dataset, imbalance, backbone, label = place
+    label = label.replace(PRINTED, OURS)
     method, changes = "car", ABLATIONS.get(label, {})
     if not changes:
         added = label.removeprefix("CAR + ")

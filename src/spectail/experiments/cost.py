@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.catalog import find
+from .index import Record
 from .planning import Plan
-from .record import Record
 from .runs import Run
 
 SLOWER = {"bbn": 2.0, "concutmix": 3.0, "metasaug": 1.5, "cmo": 1.05, "wb": 1.3, "gml": 1.2, "balms": 1.3, "los": 1.3,
@@ -21,6 +21,8 @@ SLOWER = {"bbn": 2.0, "concutmix": 3.0, "metasaug": 1.5, "cmo": 1.05, "wb": 1.3,
 """Roughly how much longer a method takes than plain training: second branches, views and stages."""
 SLOWER_ON_FEATURES = SLOWER | {"safa-r": 33.0}
 """The same where only a head is trained: 128 s against 3.9 s for SAFA-R, which draws new features at every step."""
+NEW_HEADS = {"balms": (2000 * 512, 2 / 3), "gml": (440 * 512, 1 / 3)}
+"""Images that a new head is shown in a second stage at least, and what one costs, a training step being 1."""
 HEAD_STEP, AROUND = 3e-5, 2.0
 """Seconds per image of a linear head's step, and of a run beside its steps (loading, measuring, writing), both rough:
 12 epochs over 10,847 images took 3.5 to 6 s on one core, and 2.1 s around them."""
@@ -67,9 +69,11 @@ class StepTimes:
 
     def measure(self, model: str, pixels: int, device: str, *, batch: int = 8, steps: int = 4) -> float:
         """Time of plain training steps, one for warm-up not counted: the shortest, since others may use the machine."""
-        check_device(device)
         import torch  # noqa: PLC0415
 
+        from ..training.hardware import check_device  # noqa: PLC0415
+
+        check_device(device)
         from .._utils.files import write_json  # noqa: PLC0415
         from ..models.build import ModelConfig, build_model  # noqa: PLC0415
 
@@ -97,28 +101,26 @@ def name_of(model: str, pixels: int) -> str:
     return f"{model} {pixels}"
 
 
-def check_device(device: str, *, auto: bool = False) -> None:
-    """Say in a sentence that a device is not here, before any work."""
-    import torch  # noqa: PLC0415
-
-    names = ("auto", "cpu", "cuda", "mps") if auto else ("cpu", "cuda", "mps")
-    if device not in names:
-        raise ValueError(f"--device must be {', '.join(names[:-1])} or {names[-1]}; got {device!r}.")
-    if device in ("cuda", "mps") and not getattr(torch, device).is_available():
-        raise ValueError(f"--device {device} is not available here; use --device cpu.")
-
-
 def run_seconds(run: Run, times: StepTimes) -> float | None:
     """Expected time of a run, without that of features; None where nothing was measured."""
     images = training_images(run.sized.own["data"])
     if images is None:
         return None
-    method, steps = run.sized.own["method"], images * run.sized.epochs
+    steps = images * run.sized.epochs
     if run.sized.probe:
-        rough = HEAD_STEP * SLOWER_ON_FEATURES.get(method, 1.0)
-        return steps * times.heads.get(run.cell.method, rough) + AROUND
+        return steps * times.heads.get(run.cell.method, HEAD_STEP * slower(run, images)) + AROUND
     step = times.of(run)
-    return None if step is None else steps * step * SLOWER.get(method, 1.0)
+    return None if step is None else steps * step * slower(run, images)
+
+
+def slower(run: Run, images: int) -> float:
+    """How much longer a run takes than plain training on so many images."""
+    method = run.sized.own["method"]
+    factor = (SLOWER_ON_FEATURES if run.sized.probe else SLOWER).get(method, 1.0)
+    if method not in NEW_HEADS or run.sized.own.get("options", {}).get("stage2_epochs") is not None:
+        return factor
+    shown, each = NEW_HEADS[method]
+    return max(factor, 1 + each * min(shown, 120 * images) / (images * run.sized.epochs))
 
 
 def feature_seconds(runs: Iterable[Run], step: float | None) -> float | None:
@@ -196,8 +198,8 @@ def learn(times: StepTimes, plan: Plan, records: Iterable[Record]) -> None:
         if features is not None:
             heads.setdefault(run.cell.method, []).append(each)
         else:
-            slower = SLOWER.get(run.sized.own["method"], 1.0)
-            steps.setdefault(name_of(run.sized.model, run.sized.pixels), []).append(each / slower)
+            plain = each / slower(run, images)
+            steps.setdefault(name_of(run.sized.model, run.sized.pixels), []).append(plain)
     times.known |= {name: statistics.median(values) for name, values in steps.items()}
     times.heads |= {name: statistics.median(values) for name, values in heads.items()}
 

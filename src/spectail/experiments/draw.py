@@ -9,8 +9,8 @@ from ..report.curves import find_panels, save_curves
 from ..report.figures import check_format, save
 from ..report.run_record import read_run
 from .figures import confusions, diagnostics, sweeps, trade_off, worst_bars
+from .index import Record
 from .planning import Plan
-from .record import Record
 from .tables import chosen_records, make_rows
 
 SHOWN = ("WB", "BALMS", "CAR")

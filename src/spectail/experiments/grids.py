@@ -17,6 +17,11 @@ PLAIN = {
     "Balanced Softmax": "balanced-softmax", "Logit adjustment": "logit-adjustment", "tau-normalisation": "tau-norm",
     "cRT": "crt", "LWS": "lws",
 }  # fmt: skip
+FROM_THE_START: dict[str, tuple[str, dict[str, Any]]] = {
+    "RS": ("ce", {"options__defer": "resample", "options__defer_at": 0.0}),
+    "RW": ("cb", {"options__base": "softmax", "options__beta": 1.0}),
+}
+"""Class-balanced sampling, and weights of one over the frequency, both from the first epoch on."""
 VAL = ("data.val_fraction", 0.2)
 SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
     "car": {
@@ -129,6 +134,8 @@ def combinations() -> Iterator[Cell]:
                 yield _cell(place, method, label, factor)
                 if method != "car":
                     yield _cell(place, f"{method}+car", f"{label} + CAR", factor)
+            for label, (method, changes) in FROM_THE_START.items():
+                yield _cell(place, method, label, factor, **changes)
             yield _cell(place, "car/classwise", "CAR class-wise", factor)
             for preset, title in (("paper", "CAR shifted"), ("classwise", "CAR class-wise shifted")):
                 yield _cell(place, f"car-balanced/{preset}", f"Balanced Softmax + {title}", factor, options__tau=1.0)

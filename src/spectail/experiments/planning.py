@@ -9,7 +9,8 @@ from fnmatch import fnmatch
 
 from .catalog import Experiment
 from .cells import Cell
-from .record import Record
+from .grids import FROM_THE_START
+from .index import Record
 from .runs import Run, code_version
 from .scales import Overrides, Scale, sized
 
@@ -53,7 +54,7 @@ class Slice:
             ("dataset", self.dataset, lambda cell: (cell.dataset,)),
             ("backbone", self.backbone, lambda cell: (cell.backbone,)),
             ("setting", self.setting, lambda cell: (cell.setting,)),
-            ("method", self.method, lambda cell: (cell.label, cell.method)),
+            ("method", self.method, _method_names),
             ("imbalance", tuple(f"{factor:g}" for factor in self.imbalance),
              lambda cell: (f"{cell.imbalance or 0:g}",)),  # 0: long-tailed by nature
         ]  # fmt: skip
@@ -71,6 +72,12 @@ class Slice:
                     close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4) or known[:12]
                     has = "has such a cell" if where.startswith("no ") else "has no such cell"
                     raise ValueError(f"--{name} {pattern}: {where} {has}; near it are {', '.join(close)}.")
+
+
+def _method_names(cell: Cell) -> tuple[str, ...]:
+    """Ours, the paper's, and that of the command line; a row that is a method with other options has its label only."""
+    names = (cell.label, cell.place[-1])
+    return names if cell.label in FROM_THE_START else (*names, cell.method)
 
 
 def _any_match(names: Iterable[str], patterns: Sequence[str]) -> bool:

@@ -53,15 +53,7 @@ class Run:
         init = settings["base"].get("model", {}).get("init")
         if init is not None:
             settings["base"]["model"]["init"] = content_hash(Path(init))
-        return _hash(settings)
-
-    def key(self, data: str, code: str) -> str:
-        """Under what the store keeps it."""
-        return _hash([self.name, data, code])
-
-    def about(self, data: str, code: str) -> dict[str, Any]:
-        return {"name": self.name, "data": data, "code": code, "scale": self.scale, "seed": self.seed,
-                "cell": str(self.cell), "settings": self.settings, "notes": list(self.sized.notes)}  # fmt: skip
+        return hash_of(settings)
 
     def config(self, output: Path, **changes: Any) -> TrainConfig:
         """The complete configuration; ``changes`` are settings that do not change the result."""
@@ -71,6 +63,11 @@ class Run:
         start = preset(base.pop("preset")) if "preset" in base else None
         layered = from_dict(self.settings["own"], from_dict(base, start))
         return from_dict({"output": str(output)} | changes, layered)
+
+
+def key_of(name: str, data: str, code: str) -> str:
+    """Under what the index keeps a run: settings, images and code."""
+    return hash_of([name, data, code])
 
 
 @cache
@@ -104,7 +101,7 @@ def hash_of_code(root: Path) -> str:
     computing = (
         path for path in root.rglob("*.py") if path.relative_to(root).parts[0].removesuffix(".py") not in BESIDE
     )
-    return _hash(sorted(_bare(path.read_text(encoding="utf-8")) for path in computing))
+    return hash_of(sorted(_bare(path.read_text(encoding="utf-8")) for path in computing))
 
 
 def _bare(source: str) -> str:
@@ -124,6 +121,6 @@ def _is_for_readers(line: ast.stmt) -> bool:
     return words or isinstance(line, (ast.Import, ast.ImportFrom))
 
 
-def _hash(content: Any) -> str:
+def hash_of(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..training.recipes import find_recipe
 from .cells import Cell, merged, method_settings, nested
 
 Scale = Literal["quick", "short", "paper"]
@@ -23,11 +24,22 @@ BACKBONES = {
     "resnet": "resnet50",
     "swin": "swin_tiny_patch4_window7_224",
 }
+WEIGHTS = {"vit_small": ".augreg_in1k", "vit_base": ".augreg_in1k"}
+"""Tags of timm's weights of ImageNet-1k alone, which the paper means, where the usual ones have seen more."""
+OTHER_WEIGHTS = ("vit_tiny", "vit_large")
 OUR_SIZES = {"resnet": "ResNet-50 (the paper names no size)", "swin": "Swin-Tiny (the paper names no size)"}
 OUR_DECAY = {
     "scratch": "weight decay 5e-3, that of WB (the paper names no number)",
     "pretrained": "cosine schedule and weight decay 0.05 (the paper names none)",
 }
+OPTIMISER = {
+    "scratch": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 5e-3},
+    "pretrained": {"optimizer": "adamw", "lr": 2e-4, "weight_decay": 0.05},
+}
+"""That of the paper for all methods; WB and LOS would else bring their own, which belongs to their recipes."""
+OWN_OPTIMISER = ("wb", "los")
+SEVERAL_VARIANTS = ("cb", "remix", "cmo", "concutmix", "metasaug")
+"""Methods published in several variants, of which the paper names none."""
 SMALL_IMAGES = {"cifar100-lt": (32, 4), "cifar10-lt": (32, 4), "tiny-imagenet-lt": (64, 8)}
 """Own size of the images, and the patches that leave a ViT 64 of them."""
 EPOCHS = {"scratch": 200, "pretrained": 100}
@@ -45,7 +57,13 @@ class Overrides:
     epochs: int | None = None
     img_size: int | None = None
     batch_size: int | None = None
+    accumulation: int | None = None
+    """Micro-batches of a step."""
+    precision: Literal["auto", "no", "tf32", "bf16", "fp16"] | None = None
+    """Precision of the network, as `spectail train` takes it."""
     data_seed: int | None = None
+    imagenet_lt: Literal["exponential", "official"] = "exponential"
+    """Images of ImageNet-LT: the exponential cut, or the official lists, which exist for one cut only."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +90,7 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
         ('vit_small_patch16_224', 'resnet20', 20)
     """
     overrides = overrides if overrides is not None else Overrides()
-    own = merged(method_settings(cell.method), {"data": _data(cell)}, nested(cell.changes))
+    own = merged(method_settings(cell.method), {"data": _data(cell, overrides)}, nested(cell.changes))
     if cell.dataset == "glyphs-lt":
         found = _glyphs(scale)
     elif scale == "quick":
@@ -80,21 +98,54 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
     else:
         found = _paper(cell, scale)
     notes = list(found.notes)
-    if cell.dataset == "imagenet-lt" and cell.imbalance is not None:
+    if own["data"]["dataset"] == "imagenet-lt-exp":
         notes.append("exponential cut of ILSVRC-2012, not the official ImageNet-LT lists")
+    elif cell.dataset == "imagenet-lt":
+        notes.append("official ImageNet-LT lists, 115,846 images (imbalance factor 256)")
     if own["method"] == "safa-r":
         notes.append("SAFA-R, our reconstruction of SAFA, which has no public code")
+    method = own["method"]
+    if cell.dataset == "glyphs-lt" or scale == "quick":
+        notes += ["SGD 0.01 and decay 5e-3 in stage one, as published"] * (method in OWN_OPTIMISER)
+    elif method in OWN_OPTIMISER:
+        own = merged({"optim": OPTIMISER[cell.setting]}, own)
     found = _changed(replace(found, own=own), overrides, notes)
-    whole, method = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting]), own["method"]
+    found = _with_recipe(found, cell)
+    whole = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting])
     if cell.dataset == "glyphs-lt":
         found = replace(found, notes=(*found.notes, f"{found.epochs} epoch{'s' * (found.epochs > 1)}"))
     elif found.epochs != whole:
         found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
+    if cell.dataset == "imagenet-lt" and overrides.imagenet_lt == "official" and cell.imbalance != 100.0:
+        found = replace(found, refused="the official ImageNet-LT lists have no other imbalance factor")
     if overrides.init is not None and cell.setting == "scratch":
         found = replace(found, refused="it trains from scratch, and --init gives weights")
     if found.probe and _needs_images(method):
         found = replace(found, refused=f"{method} works on images, and this scale trains a head on stored features")
     return found
+
+
+def _with_recipe(found: Sized, cell: Cell) -> Sized:
+    """The options and the head that the method was published with on this data set; the network, the optimiser and the
+    images are those of the scale."""
+    method = found.own["method"]
+    try:
+        recipe = find_recipe(method, cell.dataset)
+    except ValueError:  # a data set of ours
+        return found
+    notes, options = list(found.notes), dict(recipe.options)
+    if options.get("stage2_epochs") is not None:  # never longer than published: that was worse where it was tried
+        share = min(1.0, found.epochs / recipe.optim["epochs"])
+        options["stage2_epochs"] = max(1, round(options["stage2_epochs"] * share))
+    if options.get("meta_data") == "val":
+        options["meta_data"] = "train"
+        notes.append("meta batches from the training set, not from validation data")
+    if method in SEVERAL_VARIANTS:
+        notes.append(f"variant: {recipe.variant} (the paper of CAR names none)")
+    if "stage2_lr" in options and options.get("frozen", True):
+        notes.append("second stage by SGD, as published")
+    own = {"options": options} | ({"model": recipe.rest["model"]} if "model" in recipe.rest else {})
+    return replace(found, own=merged(own, found.own), notes=tuple(notes))
 
 
 def _needs_images(method: str) -> bool:
@@ -103,8 +154,8 @@ def _needs_images(method: str) -> bool:
     return find_method(method).load().needs_images
 
 
-def _data(cell: Cell) -> dict[str, Any]:
-    if cell.imbalance is None:
+def _data(cell: Cell, overrides: Overrides) -> dict[str, Any]:
+    if cell.imbalance is None or (cell.dataset == "imagenet-lt" and overrides.imagenet_lt == "official"):
         return {"dataset": cell.dataset}
     name = "imagenet-lt-exp" if cell.dataset == "imagenet-lt" else cell.dataset
     return {"dataset": name, "imbalance": cell.imbalance}
@@ -138,15 +189,20 @@ def _paper(cell: Cell, scale: Scale) -> Sized:
     base: dict[str, Any] = {"preset": "scratch" if cell.setting == "scratch" else "finetune",
                             "model": {"model": model}, "optim": {"epochs": epochs}}  # fmt: skip
     notes = [OUR_SIZES[cell.backbone]] if cell.backbone in OUR_SIZES else []
+    if cell.setting == "pretrained":
+        model += WEIGHTS.get(cell.backbone, "")
+        base["model"] = {"model": model}
+        if cell.backbone in OTHER_WEIGHTS:
+            notes.append("weights of ImageNet-21k, fine-tuned on 1k: timm has none of ImageNet-1k alone")
     notes.append(OUR_DECAY[cell.setting])
     pixels, small = 224, SMALL_IMAGES.get(cell.dataset)
     if cell.setting == "scratch" and small is not None:
         if scale == "short" and model.startswith("vit"):
             pixels, patch = small
             base["model"] |= {"img_size": pixels, "patch_size": patch}
+            base["transform"] = None  # that of the data set
             notes.append(f"{pixels} x {pixels} pixels with patches of {patch}")
         else:
-            base["transform"] = "vit-224"
             notes.append("224 x 224 pixels, as in the authors' script (the paper names no size)")
     return Sized(base, {}, tuple(notes), model, pixels, epochs, False)
 
@@ -170,6 +226,11 @@ def _changed(found: Sized, overrides: Overrides, notes: list[str]) -> Sized:
     if overrides.batch_size is not None and overrides.batch_size != BATCH.get(base.get("preset", ""), 128):
         base = merged(base, {"optim": {"batch_size": overrides.batch_size}})
         notes.append(f"batch of {overrides.batch_size}")
+    for name in ("accumulation", "precision"):
+        value = getattr(overrides, name)
+        if value is not None:
+            base = merged(base, {"optim": {name: value}})
+            notes.append(f"{name} {value}")
     if overrides.data_seed:  # 0 is what a cut has anyway
         own = merged(own, {"data": {"data_seed": overrides.data_seed}})
         notes.append(f"data seed {overrides.data_seed}")

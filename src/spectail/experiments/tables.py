@@ -13,9 +13,10 @@ from typing import Any, cast
 from ..diagnosis.text_table import MINUS, Table
 from .catalog import EXPERIMENTS
 from .cells import Cell, Setting
+from .index import Record
 from .planning import Plan, by_name
 from .published import value_of
-from .record import Record
+from .released import remarks as about_published
 
 TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
           "zero_classes": "classes at 0", "ece": "ECE", "cm_gap": "CM gap", "cm_gap_relative": "CM gap, relative",
@@ -94,9 +95,12 @@ def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) 
             for metric in plan.experiment.metrics
         )  # fmt: skip
         sized = runs[0].sized if runs else None
+        notes = sized.notes if sized else ()
+        if any(figure.published is not None for figure in figures):
+            notes += about_published(cell)
         rows.append(
             Row(cell, plan.label(cell), tuple(sorted(done)), figures, sized.model if sized else "",
-                sized.epochs if sized else 0, sized.notes if sized else (), plan.refused.get(cell),
+                sized.epochs if sized else 0, notes, plan.refused.get(cell),
                 _all_of(done.values(), "code"), _all_of(done.values(), "data"))
         )  # fmt: skip
     return rows, remarks

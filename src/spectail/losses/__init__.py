@@ -9,12 +9,6 @@ from .ldam import LDAMLoss
 from .over_smooth import LabelOverSmoothLoss
 
 __all__ = [
-    "BalancedSoftmaxLoss",
-    "ClassBalancedLoss",
-    "CrossEntropyLoss",
-    "FocalLoss",
-    "GeometricMeanLoss",
-    "LDAMLoss",
-    "LabelOverSmoothLoss",
-    "effective_number_weights",
-]
+    "BalancedSoftmaxLoss", "ClassBalancedLoss", "CrossEntropyLoss", "FocalLoss", "GeometricMeanLoss",
+    "LDAMLoss", "LabelOverSmoothLoss", "effective_number_weights",
+]  # fmt: skip

@@ -54,7 +54,8 @@ class LabelLoss(WeightedLoss):
     Args:
         weight: (K,) weights of the classes, or None.
         average: ``"weights"`` divides by the sum of the weights in the batch, as torch does; ``"samples"`` by the
-            number of samples. Without weights they are the same.
+            number of samples; ``"terms"`` does as ``"weights"``, but divides the two terms of mixed labels each by the
+            weights of its own labels, whatever their share. Without weights they are the same.
         ignore_index: hard labels to leave out.
 
     State and distributed: the weights are a buffer. With ``sync = True`` (set by the training engine) the sum of the
@@ -64,7 +65,7 @@ class LabelLoss(WeightedLoss):
 
     def __init__(self, weight: Tensor | None = None, average: str = "weights", ignore_index: int = -100) -> None:
         super().__init__(weight)
-        check_choice("average", average, ("weights", "samples"))
+        check_choice("average", average, ("weights", "samples", "terms"))
         self.average, self.ignore_index, self.sync = average, ignore_index, False
 
     def costs(self, logits: Tensor) -> Tensor:
@@ -105,11 +106,17 @@ class LabelLoss(WeightedLoss):
         first, second, share = target.a.long(), target.b.long(), target.share.to(costs)
         kept = (first != self.ignore_index) & (second != self.ignore_index)
         total, weights, samples = costs.new_zeros(()), costs.new_zeros(()), kept.to(costs.dtype).sum()
+        terms = costs.new_zeros(())
         for label, mass in ((first, share), (second, 1 - share)):
             safe, part = label.where(kept, 0), mass.where(kept, 0)
             weighted = part if weight is None else part * weight[safe]
-            total = total + costs.gather(1, safe[:, None]).squeeze(1) @ weighted
+            term = costs.gather(1, safe[:, None]).squeeze(1) @ weighted
+            if self.average == "terms" and weight is not None:
+                terms = terms + self._ratio(term, weight[safe].where(kept, 0).sum(), samples)
+            total = total + term
             weights = weights + weighted.sum()
+        if self.average == "terms" and weight is not None:
+            return terms
         return self._ratio(total, samples if weight is None else weights, samples)
 
     def _ratio(self, total: Tensor, weights: Tensor, samples: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from .._core.distributed import find_group, summed
 from .._core.dtypes import at_least_single
 from .._utils.checks import check_choice
 from ..counts import CountsLike, as_counts
-from ..targets import MixedTarget, check_target
+from ..targets import check_target, entries
 from .base import Target, WeightedLoss, or_one
 
 DIVISORS = ("present", "all")
@@ -86,14 +86,6 @@ def _masses(target: Target, like: Tensor, ignore: int) -> Tensor:
     """(N, K): label mass of every sample on every class."""
     if isinstance(target, Tensor) and target.ndim == 2:
         return target.to(like)
-    if isinstance(target, MixedTarget):
-        first, second, share = target.a.long(), target.b.long(), target.share.to(like)
-        kept = (first != ignore) & (second != ignore)
-        pairs = [(first, share), (second, 1 - share)]
-    else:
-        kept = target.long() != ignore
-        pairs = [(target.long(), torch.ones_like(target, dtype=like.dtype))]
-    mass = torch.zeros_like(like)
-    for label, part in pairs:
-        mass.scatter_add_(1, label.where(kept, 0)[:, None], part.where(kept, 0)[:, None])
-    return mass
+    items = entries(target, like.shape[1], like.dtype, "soft", ignore)
+    shape = (1 if items.sample is None else 2, len(like))  # one label for each sample, or two
+    return torch.zeros_like(like).scatter_add_(1, items.label.view(shape).T, items.mass.view(shape).T)

@@ -6,17 +6,6 @@ from .registry import METHODS, find_method
 from .two_stage import TwoStage, TwoStageOptions
 
 __all__ = [
-    "METHODS",
-    "About",
-    "Deferrable",
-    "LossOptions",
-    "Method",
-    "Options",
-    "Outcome",
-    "Stage",
-    "Step",
-    "Stream",
-    "TwoStage",
-    "TwoStageOptions",
-    "find_method",
-]
+    "METHODS", "About", "Deferrable", "LossOptions", "Method", "Options", "Outcome", "Stage", "Step",
+    "Stream", "TwoStage", "TwoStageOptions", "find_method",
+]  # fmt: skip

@@ -54,6 +54,7 @@ class BALMS(TwoStage):
     options = BALMSOptions()
     head = "linear"
     length = (2000, 13000)
+    least_steps = 2000  # the authors' number, whatever the length of the first stage
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -71,10 +72,9 @@ class BALMS(TwoStage):
         return {"main": Stream(drop_last=True, images=False), "meta": meta}
 
     def disclosures(self) -> dict[str, str]:
-        own = self.options
-        if own.sampling != "meta":
+        if self.options.sampling != "meta":
             return {}
-        source = {"train": "the training set", "val": "validation data"}[own.meta_data]
+        source = {"train": "the training set", "val": "validation data"}[self.options.meta_data]
         return {"meta_data": f"class-balanced draws from {source}"}
 
     def loss(self, model: Classifier, batches: Batches, step: Step) -> Outcome:

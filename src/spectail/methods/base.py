@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..data.transforms import Preset
 
 Batches = Mapping[str, Batch]
+MOST_EPOCHS = 120
+"""Where ``least_steps`` of a stage ends: 2,000 steps of 512 are 96 to 112 epochs of CIFAR-100-LT."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Stage:
     name: str = "train"
     epochs: int | None = None
     """None: the epochs of the run."""
+    least_steps: int = 0
+    """Optimiser steps that the stage should have: a shorter one gets more epochs, ``MOST_EPOCHS`` at most."""
     train: Literal["all", "head"] = "all"
     fresh_head: bool = False
     norm: Literal["frozen", "drift"] = "frozen"
@@ -133,8 +137,12 @@ class Method(nn.Module):
     """On the class the defaults, whose fields become flags; on an object the options of the run."""
     head: str | None = None
     """The kind of head that it needs; None for any. An object may set it by its options."""
+    usual_head: ClassVar[str] = "linear"
+    """The kind of head that it has if it takes any and the run asks for none."""
     needs_images: bool = False
     """True for methods that cannot work on frozen features. An object may set it by its options."""
+    compiles: bool = True
+    """False for methods that differentiate through their own step, which torch.compile cannot. An object may set it."""
     loss_spans_ranks: bool = False
     """True while the loss is one of the global batch: it has no value per sample, and adds up over ranks by itself."""
     adjusts_at_inference: ClassVar[bool] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from .._core.distributed import rank_and_world
 from .._utils.checks import Limits, Natural, Positive, Proportion
@@ -27,6 +27,9 @@ class CMOOptions(BaseLossOptions):
     """Epochs without pasting at the start."""
     plain_last: Natural = 3
     """Epochs without pasting at the end. Both shrink in runs of fewer than nine epochs."""
+    weight_average: Literal["terms", "weights", "samples"] = "terms"  # type: ignore[assignment] # one choice more
+    """How deferred class weights are averaged: background and foreground each divided by the sum of its own weights, as
+    the authors do, so that areas stay the labels; both by one sum; or by the number of samples."""
 
 
 class CMO(OnBaseLoss):

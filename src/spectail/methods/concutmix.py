@@ -67,13 +67,13 @@ class ConCutMixOptions(Options):
 class ConCutMix(Method):
     about = About(
         "augmentation, contrastive, head",
-        "arXiv 2024",
-        "counts, cosine head, three views, second sampler, images",
+        "IEEE TIP 2024",
+        "counts, three views, second sampler, images",
         "about three times a step (lite: none)",
         "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",
     )
     options = ConCutMixOptions()
-    head = "cosine"
+    usual_head = "cosine"  # the authors' runs on CIFAR had a linear one: see the recipe
     needs_images = True
 
     def make_criterion(self) -> nn.Module:

@@ -18,7 +18,7 @@ class DeferOptions(Options):
     defer: Literal["none", "reweight", "resample"] = "none"
     """What changes late in training: classes weigh by effective number (DRW), or are sampled equally often (DRS)."""
     defer_at: Proportion = 0.8
-    """Share of the epochs after which that begins."""
+    """Share of the epochs after which that begins; 0 is from the first epoch on."""
     defer_beta: Proportion = 0.9999
     """Beta of the effective number."""
 
@@ -43,12 +43,15 @@ class Deferrable(Method):
 
     def deferred(self, step: Step) -> bool:
         """Whether the late part of training has begun."""
-        return self.options.defer != "none" and step.epoch >= switch_epoch(self.options.defer_at, step.epochs)
+        return self.options.defer != "none" and step.epoch >= self._late_from(step.epochs)
+
+    def _late_from(self, epochs: int) -> int:
+        return switch_epoch(self.options.defer_at, epochs) if self.options.defer_at else 0
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         if self.options.defer != "resample":
             return super().streams(stage)
-        return {"main": Stream(then="class-balanced", switch=switch_epoch(self.options.defer_at, self.epochs))}
+        return {"main": Stream(then="class-balanced", switch=self._late_from(self.epochs))}
 
     def begin_epoch(self, step: Step) -> None:
         if self.options.defer == "reweight":

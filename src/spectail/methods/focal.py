@@ -55,6 +55,5 @@ class Focal(MaybeSigmoid):
     options = FocalOptions()
 
     def make_criterion(self) -> nn.Module:
-        options = self.options
-        self.sigmoid = options.form == "sigmoid"
-        return FocalLoss(options.gamma, options.form, options.focal_alpha)
+        self.sigmoid = self.options.form == "sigmoid"
+        return FocalLoss(self.options.gamma, self.options.form, self.options.focal_alpha)

@@ -3,7 +3,7 @@ the old one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,9 +28,9 @@ class GMLOptions(TwoStageOptions):
     """Begin the second stage with the old head instead of a fresh one."""
     ensemble: BelowOne = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
-    old_prior: Literal["auto", "remove", "keep"] = "auto"
-    """Whether the log prior is taken off the old head's logits, which is right for cross entropy, or kept, which is
-    right for a head that was made for equally frequent classes. auto goes by the method of the --stage1 run."""
+    old_prior: Literal["keep", "remove", "auto"] = "keep"
+    """Whether the old head's logits stay as they are, or the log prior is taken off them, which is logit adjustment
+    of the old head and not in any code for GML. auto removes it unless the --stage1 run balances classes."""
     stage2_batch_size: AtLeastOne | None = 512
     """Batch size of the second stage, which should be large against the number of classes."""
 
@@ -46,13 +46,13 @@ class GML(TwoStage):
     options = GMLOptions()
     head = "linear"
     length = (20, 200)
+    least_steps = 440  # 20 epochs over CIFAR-100-LT
     fresh_head = False  # begin_stage makes it afresh, after it has been kept
-    adjusts_at_inference = True  # the old head's prior is taken off
+    adjusts_at_inference = True  # --old-prior may take the old head's prior off
 
     def make_criterion(self) -> nn.Module:
-        options = self.options
-        counts = self.counts if options.sampling == "instance" else [1] * len(self.counts)
-        return GeometricMeanLoss(counts, options.divide)
+        counts = self.counts if self.options.sampling == "instance" else [1] * len(self.counts)
+        return GeometricMeanLoss(counts, self.options.divide)
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
         return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift(None))
@@ -63,6 +63,10 @@ class GML(TwoStage):
         keep = {"remove": False, "keep": True, "auto": auto}[self.options.old_prior]
         log_prior = self.counts.frequencies.log()
         return torch.zeros_like(log_prior) if keep else -log_prior
+
+    def stages(self) -> list[Stage]:
+        first, second = super().stages()
+        return [first, replace(second, least_steps=0) if self.options.reuse_head else second]
 
     def streams(self, stage: Stage) -> dict[str, Stream]:
         return {"main": Stream(self.options.sampling if stage.name == "stage2" else "instance")}

@@ -43,11 +43,10 @@ class LogitAdjustment(Deferrable):
     adjusts_at_inference = True
 
     def make_criterion(self) -> nn.Module:
-        options = self.options
-        return BalancedSoftmaxLoss(self.counts, options.tau) if options.mode == "training" else CrossEntropyLoss()
+        in_training = self.options.mode == "training"
+        return BalancedSoftmaxLoss(self.counts, self.options.tau) if in_training else CrossEntropyLoss()
 
     def inference(self, model: Classifier) -> nn.Module:
-        options = self.options
-        if options.mode == "training":
+        if self.options.mode == "training":
             return model
-        return Adjusted(model, -options.tau * self.counts.frequencies.log())
+        return Adjusted(model, -self.options.tau * self.counts.frequencies.log())

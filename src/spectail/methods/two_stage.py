@@ -18,7 +18,8 @@ class TwoStageOptions(Options):
     """The second stage."""
 
     stage2_epochs: AtLeastOne | None = None
-    """Length of the second stage in epochs (default: that of the method's own recipe, scaled with --epochs)."""
+    """Length of the second stage in epochs (default: that of the method's own recipe, scaled with --epochs; balms and
+    gml, whose head is new, have a least number of steps)."""
     stage2_lr: Positive = 0.1
     """Learning rate of the second stage."""
     stage2_weight_decay: NotNegative = 5e-4
@@ -41,6 +42,9 @@ class TwoStage(Method):
     length: ClassVar[tuple[int, int]] = (10, 90)
     """Epochs of the second stage, and of the first, in the method's recipe."""
     fresh_head: ClassVar[bool] = True
+    least_steps: ClassVar[int] = 0
+    """What a new head needs to be trained at all, however short the run; a length that is asked for wins."""
+    nesterov: ClassVar[bool] = False
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -51,7 +55,7 @@ class TwoStage(Method):
         optim = {
             "optimizer": "sgd",
             "momentum": 0.9,
-            "nesterov": False,
+            "nesterov": self.nesterov,
             "lr": options.stage2_lr,
             "weight_decay": options.stage2_weight_decay,
             "schedule": options.stage2_schedule,
@@ -63,6 +67,7 @@ class TwoStage(Method):
         second = Stage(
             "stage2",
             epochs=options.stage2_epochs or scaled(*self.length, self.epochs),
+            least_steps=0 if options.stage2_epochs else self.least_steps,
             train="head",
             fresh_head=self.fresh_head,
             norm=options.stage2_norm,

@@ -55,18 +55,16 @@ class WeightBalancing(TwoStage):
         self.register_buffer("cap", torch.tensor(torch.inf))
 
     def make_criterion(self) -> nn.Module:
-        options = self.options
-        return ClassBalancedLoss(self.counts, options.beta, options.loss)
+        return ClassBalancedLoss(self.counts, self.options.beta, self.options.loss)
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
         if step.stage.name == "stage2" and not resumed:  # once, from the weights of the first stage
             self.cap = cap(_rows(model), self.options.threshold)
 
     def after_step(self, model: Classifier, step: Step) -> None:
-        options = self.options
-        if step.stage.name != "stage2" or (options.project == "epoch" and step.index % (step.steps // step.epochs)):
-            return
-        step.log("rows_clipped", project(_rows(model), self.cap))
+        due = self.options.project == "step" or step.index % (step.steps // step.epochs) == 0
+        if step.stage.name == "stage2" and due:
+            step.log("rows_clipped", project(_rows(model), self.cap))
 
 
 def _rows(model: Classifier) -> Tensor:

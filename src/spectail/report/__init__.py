@@ -3,12 +3,6 @@
 from ..diagnosis import Analysis, Comparison, Predictions, analyse, compare, make_predictions, read_predictions, summary
 
 __all__ = [
-    "Analysis",
-    "Comparison",
-    "Predictions",
-    "analyse",
-    "compare",
-    "make_predictions",
-    "read_predictions",
+    "Analysis", "Comparison", "Predictions", "analyse", "compare", "make_predictions", "read_predictions",
     "summary",
-]
+]  # fmt: skip

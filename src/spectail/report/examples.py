@@ -16,7 +16,8 @@ from ..data.image_set import ImageSet
 from ..diagnosis.analysis import Analysis
 from .run_record import RunRecord
 
-SIDE = 64
+SIDE = 64  # pixels on the page
+SHOWN = 4  # images of a class
 
 
 @dataclass(frozen=True)
@@ -38,27 +39,25 @@ class Shots:
     model: Example | None
 
 
-def find_examples(
-    analysis: Analysis, run: RunRecord, classes: Sequence[int], *, most: int = 4
-) -> tuple[dict[int, Shots], str | None]:
+def find_examples(analysis: Analysis, run: RunRecord, classes: Sequence[int]) -> tuple[dict[int, Shots], str | None]:
     """Shots by class, and the reason in one sentence where there are none."""
     try:
         test = run.data.test
         if not np.array_equal(test.labels, analysis.predictions.labels):
             raise ValueError("the labels of its test set are not those of predictions.npz")
-        return {label: _shots(analysis, test, label, most) for label in classes}, None
+        return {label: _shots(analysis, test, label) for label in classes}, None
     except (ValueError, OSError, ImportError) as error:  # the report goes on without pictures
         return {}, f"No example images: {one_line(error).removesuffix('.')}."
 
 
-def _shots(analysis: Analysis, test: ImageSet, label: int, most: int) -> Shots:
+def _shots(analysis: Analysis, test: ImageSet, label: int) -> Shots:
     labels, predicted = analysis.predictions.labels, analysis.predictions.predicted
     wrong = np.flatnonzero((labels == label) & (predicted != label))
     taken = analysis.per_class[label]["taken_for"]
     # the most frequent confusions first, in the order of the test set within each
     rank = {confusion.predicted: at for at, confusion in enumerate(taken)}
     order = sorted(wrong.tolist(), key=lambda at: rank.get(int(predicted[at]), len(rank)))
-    examples = [_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted, most)]
+    examples = [_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted)[:SHOWN]]
     if not taken:
         return Shots(examples, None)
     other = taken[0].predicted
@@ -79,7 +78,7 @@ def _clearest(analysis: Analysis, label: int) -> int | None:
     return int(own[(logits[:, label] - others.max(1)).argmax()])
 
 
-def _spread(order: list[int], predicted: NDArray[np.int64], most: int) -> list[int]:
+def _spread(order: list[int], predicted: NDArray[np.int64]) -> list[int]:
     """At most two images of one confusion while there are others, so that the pictures show the variety."""
     seen: dict[int, int] = {}
     first: list[int] = []
@@ -88,7 +87,7 @@ def _spread(order: list[int], predicted: NDArray[np.int64], most: int) -> list[i
         taken = int(predicted[at])
         seen[taken] = seen.get(taken, 0) + 1
         (first if seen[taken] <= 2 else rest).append(at)
-    return (first + rest)[:most]
+    return first + rest
 
 
 def _example(test: ImageSet, at: int, true: int, predicted: int) -> Example:

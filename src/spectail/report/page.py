@@ -19,9 +19,8 @@ from ..diagnosis.analysis import STANDS_OUT, Analysis
 from ..diagnosis.comparison import Comparison
 from ..diagnosis.text_table import number
 from .curves import drawings, find_panels, finding
-from .downloads import download_files
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
-from .payload import DETAILED, hidden_cells, payload, with_matrix
+from .payload import DETAILED, download_files, hidden_cells, payload, with_matrix
 from .seeds import SeedStudy, interval_of, mean_table
 
 if TYPE_CHECKING:

@@ -136,9 +136,8 @@ def _names(firsts: list[RunRecord], settings: list[dict[str, Any]]) -> list[str]
 
 
 def study(
-    analyses: Sequence[Analysis], runs: Sequence[RunRecord], groups: Sequence[Group], *, draws: int = DRAWS,
-    seed: int = 0,
-) -> SeedStudy:  # fmt: skip
+    analyses: Sequence[Analysis], runs: Sequence[RunRecord], groups: Sequence[Group], *, draws: int = DRAWS
+) -> SeedStudy:
     """Means and spreads of groups of runs, and each group compared with the first.
 
     Runs are paired by seed. The interval of a mean difference comes from a bootstrap of two levels: test images are
@@ -147,14 +146,14 @@ def study(
     others: then only the images are drawn. From three seeds on there is also Student's interval over the differences
     of the seeds. There is no test over the images of all seeds together: they are the same images.
 
-    There is one analysis per run, all of the same test images; ``draws`` and ``seed`` are those of the bootstrap.
+    There is one analysis per run, all of the same test images; ``draws`` are those of the bootstrap.
     """
     for other in analyses[1:]:
         require_same(analyses[0].predictions, other.predictions)
     base, pairs, unpaired = groups[0], [], []
     for group in groups[1:]:
         if set(group.seeds) & set(base.seeds):
-            pairs.append(_pair(analyses, base, group, draws, seed))
+            pairs.append(_pair(analyses, base, group, draws))
         else:
             unpaired.append(group.name)
     return SeedStudy(
@@ -178,7 +177,7 @@ def _median(analyses: Sequence[Analysis], group: Group) -> int:
     return order[(len(order) - 1) // 2]
 
 
-def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, seed: int) -> SeedPairing:
+def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int) -> SeedPairing:
     common = tuple(value for value in base.seeds if value in other.seeds)
     sides = [[analyses[group.places[group.seeds.index(value)]] for value in common] for group in (base, other)]
     labels = sides[0][0].predictions.labels
@@ -190,7 +189,7 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int, s
     members = {group: [position[label] for label in own] for group, own in members_of(sides[0][0]).items()}
     lowest = np.argsort(shares, axis=2, kind="stable")[..., : math.ceil(len(total) / 10)]
     value = _gains(shares, total, members, lowest)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = np.maximum(total - 1, 1)
     first, size, ends = starts.repeat(drawn), total.repeat(drawn), np.concatenate([[0], np.cumsum(drawn)[:-1]])
     parts: dict[str, list[NDArray[np.float64]]] = {key: [] for key in value}

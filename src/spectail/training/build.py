@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import os
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from numpy.typing import NDArray
 from torch import nn
 
 from ..counts import ClassCounts
@@ -25,6 +29,7 @@ from ..models.build import MODELS, build_model
 from ..models.classifier import Classifier
 from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
+from .hardware import check_device, fit_to_device, set_products, with_precision
 from .probe import feature_sets
 from .reporter import Reporter
 
@@ -55,18 +60,23 @@ class Pieces:
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
-    if config.device not in ("auto", "cpu", "cuda", "mps"):
-        raise ValueError(f"device must be auto, cpu, cuda or mps; got {config.device!r}.")
-    if config.device in ("cuda", "mps") and not getattr(torch, config.device).is_available():
-        raise ValueError(f"--device {config.device} is not available here. Use --device cpu or auto.")
-    if AcceleratorState._shared_state.get("_mixed_precision", config.optim.precision) != config.optim.precision:
+    check_device(config.device, int(os.environ.get("WORLD_SIZE", "1")))
+    if ":" in config.device:
+        torch.cuda.set_device(config.device)
+    asked = with_precision(config).optim.precision
+    mixed = asked if asked in ("bf16", "fp16") else "no"
+    set_products(asked)
+    if AcceleratorState._shared_state.get("_mixed_precision", mixed) != mixed:
         AcceleratorState._reset_state()  # a second run in one process may have another precision
     accelerator = Accelerator(
         cpu=config.device == "cpu" or (config.device == "auto" and not has_gpu()),  # launchers start several only then
-        mixed_precision=config.optim.precision,
+        mixed_precision=mixed,
         log_with=list(config.trackers) or None,
         project_dir=str(config.output),
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(find_unused_parameters=False),
+            InitProcessGroupKwargs(timeout=timedelta(hours=6)),  # while one rank checks data or computes features
+        ],
     )
     if accelerator.num_processes > 1:
         atexit.register(_leave_gloo)
@@ -79,11 +89,17 @@ def _leave_gloo() -> None:
         dist.destroy_process_group()
 
 
-def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
+def load_data(config: TrainConfig, reporter: Reporter | None = None) -> Data:
+    """The images of a run."""
+    with make_accelerator(config).main_process_first():  # the others find the cache filled
+        return load(config.data, track=(reporter or Reporter()).track)
+
+
+def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = None) -> Pieces:
+    """``data`` are the images of the run where somebody has loaded them already."""
     entry = find_method(config.method)
     accelerator = make_accelerator(config)
-    with accelerator.main_process_first():  # the others find the cache filled
-        data = load(config.data, track=reporter.track)
+    data = load_data(config, reporter) if data is None else data
     reporter.start(f"{data.manifest.dataset}: {len(data.train):,} training images of {len(data.counts):,} classes, "
                    f"identity {data.manifest.identity}")  # fmt: skip
     torch.manual_seed(config.seed)
@@ -97,6 +113,8 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
     splits: dict[str, Any] = {"train": data.train, "test": data.test}
     if data.val is not None:
         splits["val"] = data.val
+    if config.watch_test:
+        splits["watched"] = data.test.subset(evenly(len(data.test), config.watch_test))
     backbone = None
     if config.probe:
         backbone = model.backbone.requires_grad_(False)
@@ -106,7 +124,14 @@ def make_pieces(config: TrainConfig, reporter: Reporter) -> Pieces:
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
         width = splits["train"].features.shape[1]
         model = method.build(nn.Identity(), method.make_head(head_kind(config, method), width))
+    else:
+        model.backbone = fit_to_device(model.backbone, config.hardware, method, accelerator.device)
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+
+
+def evenly(length: int, share: float) -> NDArray[np.int64]:
+    """Places spread over all of a sorted set, one at least."""
+    return np.unique(np.linspace(0, length - 1, max(1, round(share * length))).round().astype(np.int64))
 
 
 def make_method(config: TrainConfig, counts: ClassCounts) -> Method:
@@ -133,7 +158,7 @@ def head_kind(config: TrainConfig, method: Method) -> str:
     needed, asked = method.head, config.model.head
     if needed is not None and asked is not None and asked != needed:
         raise ValueError(f"{config.method} needs a {needed} head; got --head {asked}. Leave --head out.")
-    return asked or needed or "linear"
+    return asked or needed or method.usual_head
 
 
 def make_preset(config: TrainConfig, usual: str) -> Preset:

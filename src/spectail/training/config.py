@@ -31,6 +31,8 @@ class OptimConfig:
     """Learning rate at its highest point."""
     weight_decay: NotNegative = 0.05
     """Weight decay. AdamW decouples it and spares biases and norms; SGD applies it to everything."""
+    decay_all: bool = False
+    """Let AdamW decay biases and norms too, as the authors' script does."""
     momentum: BelowOne = 0.9
     """Momentum of SGD."""
     nesterov: bool = False
@@ -52,10 +54,25 @@ class OptimConfig:
     """Clip the norm of the gradient to this value; 0 does not clip."""
     accumulation: AtLeastOne = 1
     """Number of micro-batches into which the batch of a step is split."""
-    precision: Literal["no", "bf16", "fp16"] = "no"
-    """Mixed precision: none, bfloat16, or float16 with loss scaling (on a GPU)."""
+    precision: Literal["auto", "no", "tf32", "bf16", "fp16"] = "auto"
+    """Precision of the network: no is float32, tf32 lets a GPU shorten its products, bf16 and fp16 are mixed precision.
+    auto takes bf16 on a GPU that has it and float32 elsewhere. The results say which one it was."""
     ema: BelowOne = 0.0
     """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """How the network uses its device. Results differ by rounding at most, but for SyncBatchNorm."""
+
+    compile: bool = False
+    """Compile the backbone with torch.compile. Methods that differentiate through their own step cannot."""
+    channels_last: bool | None = None
+    """Keep the network in the channels_last format, which suits convolutions. By default on a CUDA GPU only."""
+    grad_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them (timm models)."""
+    sync_batchnorm: bool = False
+    """Let batch norms see the batch of all GPUs, not of each one alone."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,7 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
     car: CARConfig = field(default_factory=CARConfig)
     method: str = "ce"
     """Name of the method; `spectail list methods` shows them."""
@@ -130,9 +148,10 @@ class TrainConfig:
     seed: int = 0
     """Seed of the weights, the order of the images and their augmentation."""
     device: str = "auto"
-    """Device to train on: auto, cpu, cuda or mps."""
-    workers: Natural = 2
-    """Number of processes that decode images which are not held in memory."""
+    """Device to train on: auto, cpu, cuda, cuda:N for one GPU of several, or mps."""
+    workers: Natural | Literal["auto"] = "auto"
+    """Number of processes that decode images which are not held in memory; auto takes the cores that are free, up to
+    8."""
     select_on: Literal["last", "val", "test"] = "last"
     """Which epoch to report: the last, the best on validation data, or the best on test data, which flatters."""
     flip_test: bool = False
@@ -143,6 +162,11 @@ class TrainConfig:
     """Evaluate the training set at the end, for the worst-class training accuracy."""
     checkpoint_every: Natural = 0
     """Number of steps between checkpoints inside an epoch; 0 saves at the end of an epoch only."""
+    checkpoint_epochs: AtLeastOne = 1
+    """Number of epochs between the checkpoints at the end of an epoch. The last epoch always has one."""
+    watch_test: Proportion = 0.0
+    """Evaluate this fraction of the test set along with the validation data and log it; the results then say so.
+    0 looks at the test set at the end only."""
     keep_checkpoints: AtLeastOne = 2
     """Number of checkpoints to keep, the newest ones."""
     log_gradient: bool = False
@@ -164,19 +188,26 @@ PRESETS: dict[str, dict[str, Any]] = {
     "scratch": {
         "model": {"model": "vit_small_patch16_224"},
         "optim": {"epochs": 200, "lr": 1e-4, "weight_decay": 5e-3},
+        "transform": "vit-224-fast",
     },
     "finetune": {
         "model": {"model": "vit_small_patch16_224", "pretrained": True},
         "optim": {"epochs": 100, "lr": 2e-4, "weight_decay": 0.05},
-        "transform": "vit-224",
+        "transform": "vit-224-fast",
     },
     "finetune-script": {
         "model": {"model": "vit_small_patch16_224", "pretrained": True},
-        "optim": {"epochs": 100, "lr": 5e-5, "weight_decay": 0.05, "warmup_epochs": 5.0, "min_lr": 1e-6},
+        "optim": {"epochs": 100, "lr": 5e-5, "weight_decay": 0.05, "decay_all": True, "warmup_epochs": 5.0,
+                  "warmup_start": 0.01, "min_lr": 1e-6},
         "transform": "vit-224",
+        "normalization": "transform",
     },
     "probe": {"probe": True, "optim": {"epochs": 12, "lr": 1e-3, "weight_decay": 0.0}},
 }  # fmt: skip
+
+
+LONGER = {("scratch", "inat2018"): 300}
+"""Epochs of the paper's protocol on some data sets, where they are not the preset's."""
 
 
 def check_config(config: TrainConfig) -> None:
@@ -195,9 +226,17 @@ def check_config(config: TrainConfig) -> None:
         )
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
-    if optim.precision == "fp16" and (config.device == "cpu" or (config.device == "auto" and not has_gpu())):
-        raise ValueError("--precision fp16 needs a GPU; use --precision bf16 or no on a CPU.")
+    if optim.precision in ("fp16", "tf32") and not uses_gpu(config):
+        raise ValueError(f"--precision {optim.precision} needs a GPU; use --precision bf16 or no on a CPU.")
+    if config.hardware.compile and config.probe:
+        raise ValueError("--compile is for a backbone that is trained, and --probe trains a head only. Leave it out.")
+    if config.hardware.sync_batchnorm and not uses_gpu(config):
+        raise ValueError("--sync-batchnorm needs GPUs; leave it out on a CPU.")
     _check_trackers(config.trackers)
+
+
+def uses_gpu(config: TrainConfig) -> bool:
+    return config.device != "cpu" and (config.device != "auto" or has_gpu())
 
 
 def has_gpu() -> bool:

@@ -13,7 +13,7 @@ import yaml
 from .._utils.files import whole_file
 from .._utils.names import nearest
 from ..methods.registry import find_method
-from .config import PRESETS, TrainConfig
+from .config import LONGER, PRESETS, TrainConfig
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 
@@ -40,10 +40,13 @@ def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> Train
     return typing.cast(TrainConfig, _merged(base, content, ""))
 
 
-def preset(name: str) -> TrainConfig:
+def preset(name: str, dataset: str | None = None) -> TrainConfig:
+    """The settings of a preset, with as many epochs as its protocol has on a data set."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; {nearest(name, PRESETS)}")
-    return from_dict(PRESETS[name])
+    config = from_dict(PRESETS[name])
+    epochs = LONGER.get((name, dataset or ""), config.optim.epochs)
+    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, epochs=epochs))
 
 
 def read_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
@@ -108,6 +111,8 @@ def _converted(value: Any, kind: Any, name: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
+        if any(typing.get_origin(entry) is typing.Literal and value in typing.get_args(entry) for entry in arguments):
+            return value  # a word in place of a number
         return _converted(value, next(entry for entry in arguments if entry is not type(None)), name)
     if origin is typing.Literal:
         if value not in arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,13 +19,6 @@ from ..data.transforms import Preset
 from ..metrics import Metrics
 
 
-def rank_share(data: ImageSet | FeatureSet, rank: int, world: int) -> ImageSet | FeatureSet:
-    rows = np.arange(rank, len(data), world)
-    if isinstance(data, FeatureSet):
-        return FeatureSet(data.features[rows], data.labels[rows], data.names)
-    return data.subset(rows)
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -35,8 +28,7 @@ def evaluate(
     accelerator: Accelerator,
     *,
     convention: str = "count",
-    batch_size: int = 256,
-    workers: int = 0,
+    workers: int | Literal["auto"] = 0,
     keep_logits: bool = False,
 ) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
     """Metrics over all ranks, and on request the logits in the order of the data (on the main process)."""
@@ -44,9 +36,9 @@ def evaluate(
     model.eval()
     metrics = Metrics(counts, convention).to(accelerator.device)
     world, rank = accelerator.num_processes, accelerator.process_index
-    share = data if world == 1 else rank_share(data, rank, world)
+    share = data if world == 1 else data.subset(np.arange(rank, len(data), world))
     kept = []
-    for batch in Loader(share, preset, batch_size=batch_size, workers=workers, device=accelerator.device):
+    for batch in Loader(share, preset, batch_size=256, workers=workers, device=accelerator.device):
         with accelerator.autocast():
             logits = model(batch.images)
         metrics.update(logits.float(), batch.labels)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .._utils.files import whole_file
 from ..data.batch import Batch
+from ..data.catalog import find
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..methods.base import Stage
@@ -25,7 +26,8 @@ from .build import make_pieces
 from .car_term import make_car_term
 from .config import TrainConfig, check_config, check_every_class, check_stages
 from .diagnostics import car_gradient, cm_gap
-from .evaluate import evaluate, rank_share
+from .evaluate import evaluate
+from .hardware import with_precision
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
 from .signals import Interruptible
@@ -60,24 +62,40 @@ class RunResults(dict[str, Any]):
     """The images, as they were loaded for training."""
 
 
-def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> RunResults:
-    """Run a configuration and return its results, which are also in the folder ``config.output``."""
+def train(
+    config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None, data: Data | None = None
+) -> RunResults:
+    """Run a configuration and return its results, which are also in the folder ``config.output``.
+
+    ``data`` are the images of ``config.data`` where somebody has loaded them already.
+    """
     check_config(config)
+    config = with_precision(config)
+    usual = find(config.data.dataset).transform
+    if config.transform is None and usual.endswith("-fast"):  # the run says so itself: it was another one before
+        config = replace(config, transform=usual)
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()
         if done is not None:
             return RunResults(done)
     with Interruptible() as interrupt:
-        return Trainer(config, folder, reporter or Reporter(), interrupt).run(resume)
+        return Trainer(config, folder, reporter or Reporter(), interrupt, data).run(resume)
 
 
 class Trainer:
     """One run, top to bottom: stages, epochs, optimiser steps, evaluation."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, reporter: Reporter, interrupt: Interruptible) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        reporter: Reporter,
+        interrupt: Interruptible,
+        data: Data | None = None,
+    ) -> None:
         self.config, self.folder, self.reporter, self.interrupt = config, folder, reporter, interrupt
-        self.pieces = make_pieces(config, reporter)
+        self.pieces = make_pieces(config, reporter, data)
         self.accelerator = self.pieces.accelerator
         self.method = self.pieces.method
         for text in self.method.disclosures().values():
@@ -109,11 +127,17 @@ class Trainer:
         while True:
             stage = self.stages[self.progress.stage]
             self.stage = StageRun(stage, self.config, self.pieces, self.car_term, self.generator, state)
+            if stage.epochs is not None and self.stage.step.epochs > stage.epochs:
+                longer = f"{self.stage.step.epochs} epochs instead of {stage.epochs}"
+                why = f"a new head needs about {stage.least_steps:,} steps (--{stage.name}-epochs)"
+                self.reporter.start(f"{stage.name} has {longer}: {why}")
             if state is not None:
                 checkpoint.restore_random_state(state["random"])  # building things has drawn some
             state = None
             for epoch in range(self.progress.epoch, self.stage.step.epochs):
                 self._epoch(epoch)
+            for loader in self.stage.loaders.values():
+                loader.close()
             if self.progress.stage + 1 == len(self.stages):
                 return self._finish()
             following = self.progress.stage + 1  # with a best model of its own
@@ -187,7 +211,7 @@ class Trainer:
         run.share_buffers()
         self.progress.epoch = epoch + 1
         entry: dict[str, Any] = {"stage": run.step.stage.name, "epoch": epoch, "step": self.progress.steps}
-        entry |= run.figures(everywhere=True) | {"images_per_second": round(speed, 1)}
+        entry |= run.figures(everywhere=True) | {"images_per_second": round(speed, 1), "data_seconds": run.waited()}
         if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == run.step.epochs:
             self._select(entry, epoch)
         if run.car is not None and self.config.log_gradient:
@@ -199,13 +223,19 @@ class Trainer:
         numbers = {key: value for key, value in entry.items() if isinstance(value, float)}
         self.accelerator.log(numbers, step=self.progress.steps)
         self.progress.lines += 1
-        self._save()
+        leaving = self.interrupt.requested(self.accelerator, now=True)
+        if leaving or (epoch + 1) % self.config.checkpoint_epochs == 0 or epoch + 1 == run.step.epochs:
+            self._save()
         self.reporter.end_epoch(entry)
-        if self.interrupt.requested(self.accelerator, now=True):
+        if leaving:
             self.interrupt.leave(self.config.output)
 
     def _select(self, entry: dict[str, Any], epoch: int) -> None:
         """Evaluate on validation data, if there are any; keep the model if it is the best and the run selects so."""
+        if self.config.watch_test:
+            entry["watched_test_overall"] = self._evaluate(self.method.inference(self.stage.current()), "watched")[0][
+                "overall"
+            ]
         split = "test" if self.config.select_on == "test" else "val"
         if split not in self.pieces.splits:
             return
@@ -228,6 +258,8 @@ class Trainer:
         others = {split: self._evaluate(inference, split)[0] for split in measured}
         manifest = self.pieces.data.manifest
         disclosures = self.method.disclosures()
+        if self.config.watch_test:
+            disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
         results = RunResults(make_results(self.config, manifest, self.progress, disclosures, test, others))
         results.data = self.pieces.data
         results.predictions = {
@@ -305,7 +337,7 @@ class Trainer:
         """The training set, which is sorted by class, in order; ``spread`` gives one batch from all over it."""
         data = self.pieces.splits["train"]
         if spread:
-            data = rank_share(data, 0, math.ceil(len(data) / 256))
+            data = data.subset(np.arange(0, len(data), math.ceil(len(data) / 256)))
         return Loader(data, self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:

@@ -13,14 +13,17 @@ from .config import OptimConfig
 
 
 def make_optimizer(
-    module: nn.Module, optim: OptimConfig, undecayed: Sequence[nn.Parameter] = ()
+    module: nn.Module, optim: OptimConfig, undecayed: Sequence[nn.Parameter] = (), *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """AdamW or SGD over what is trainable. AdamW's decay spares biases and norms; SGD's only what is ``undecayed``."""
+    """AdamW or SGD over what is trainable. AdamW's decay spares biases and norms; SGD's only what is ``undecayed``.
+
+    ``fused`` lets AdamW move all parameters in one kernel.
+    """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trainable:
         raise ValueError("nothing is trainable in this stage.")
     spared = {id(parameter) for parameter in undecayed}
-    if optim.optimizer == "adamw":
+    if optim.optimizer == "adamw" and not optim.decay_all:
         spared |= {id(parameter) for parameter in trainable if parameter.ndim <= 1}
     decayed = [parameter for parameter in trainable if id(parameter) not in spared]
     rest = [parameter for parameter in trainable if id(parameter) in spared]
@@ -28,7 +31,7 @@ def make_optimizer(
     groups = [group for group in groups if group["params"]]
     if optim.optimizer == "sgd":
         return torch.optim.SGD(groups, optim.lr, optim.momentum, nesterov=optim.nesterov)
-    return torch.optim.AdamW(groups, optim.lr)
+    return torch.optim.AdamW(groups, optim.lr, fused=fused)
 
 
 def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
@@ -52,9 +55,3 @@ def rate(optim: OptimConfig, step: int, steps: int, per_epoch: int) -> float:
     if optim.schedule == "step":
         return float(optim.decay_factor ** bisect_right(sorted(optim.milestones), step / steps))
     return 1.0
-
-
-def make_schedule(
-    optimizer: torch.optim.Optimizer, optim: OptimConfig, steps: int, per_epoch: int
-) -> torch.optim.lr_scheduler.LambdaLR:
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(optim, step, steps, per_epoch))

@@ -6,7 +6,7 @@ A feature belongs to an image, the weights and the transform; a change of any of
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import nn
 
-from .._utils.files import array_digest, cached_array
+from .._utils.files import array_digest
 from ..data.checks import Track, silent
 from ..data.datasets import Data
 from ..data.feature_set import FeatureCache, FeatureSet
@@ -39,26 +39,29 @@ def feature_sets(
     preset: Preset,
     accelerator: Accelerator,
     *,
-    batch_size: int = 128,
-    workers: int = 0,
+    workers: int | Literal["auto"] = 0,
     track: Track = silent,
 ) -> dict[str, FeatureSet]:
-    """Features of every split under the test transform. The main process computes; the others read the cache."""
+    """Features of every split under the test transform. Each rank computes its share and reads the others' from the
+    cache; where they have no cache in common, all compute everything."""
     made_by = f"{weights_digest(backbone)}{preset.describe()}{accelerator.mixed_precision}"
     splits = {"train": data.train, "test": data.test} | ({"val": data.val} if data.val is not None else {})
     found: dict[str, FeatureSet] = {}
     for name, split in splits.items():
 
-        def compute(places: NDArray[np.int64] | None = None, split: ImageSet = split, name: str = name) -> NDArray[Any]:
-            images = split if places is None else split.subset(places)
-            return _compute(backbone, images, preset, accelerator, batch_size, workers, track, name)
+        def compute(places: NDArray[np.int64], split: ImageSet = split, name: str = name) -> NDArray[Any]:
+            return _compute(backbone, split.subset(places), preset, accelerator, workers, track, name)
 
-        contents, identity = data.contents.get(name), data.manifest.splits[name]
-        with accelerator.main_process_first():
-            if contents is not None:
-                features = FeatureCache(_short(made_by)).rows(contents, compute)
-            else:  # images that were not all read are known by where they lie
-                features = cached_array(f"features/{_short(f'{identity.labels}{identity.index}{made_by}')}", compute)
+        contents, cache = data.contents.get(name), FeatureCache(_short(made_by))
+        if contents is None:  # images that were not all read are known by where they lie
+            identity = data.manifest.splits[name]
+            contents = np.arange(len(split), dtype=np.uint64)
+            cache = FeatureCache(_short(f"{identity.labels}{identity.index}{made_by}"))
+        if accelerator.num_processes > 1:
+            cache.fill(
+                contents, compute, accelerator.process_index, accelerator.num_processes, accelerator.wait_for_everyone
+            )
+        features = cache.rows(contents, compute)
         found[name] = FeatureSet(torch.from_numpy(features), split.labels, split.names)
     return found
 
@@ -69,11 +72,16 @@ def _short(text: str) -> str:
 
 @torch.no_grad()
 def _compute(
-    backbone: nn.Module, split: ImageSet, preset: Preset, accelerator: Accelerator, size: int, workers: int,
-    track: Track, name: str,
-) -> NDArray[np.float32]:  # fmt: skip
+    backbone: nn.Module,
+    split: ImageSet,
+    preset: Preset,
+    accelerator: Accelerator,
+    workers: int | Literal["auto"],
+    track: Track,
+    name: str,
+) -> NDArray[np.float32]:
     backbone.eval().to(accelerator.device)
-    loader = Loader(split, preset, batch_size=size, workers=workers, device=accelerator.device)
+    loader = Loader(split, preset, batch_size=128, workers=workers, device=accelerator.device)
     parts = []
     for batch in track(loader, f"features of {name}", len(loader)):
         with accelerator.autocast():

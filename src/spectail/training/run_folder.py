@@ -57,6 +57,9 @@ class RunFolder:
         if not path.exists():
             return False
         saved = read_yaml(path)
+        if config.optim.precision == "auto":  # where the run was begun, it stood for this
+            optim = dataclasses.replace(config.optim, precision=saved.optim.precision)
+            config = dataclasses.replace(config, optim=optim)
         same = {name: getattr(config, name) for name in MAY_DIFFER}
         found = differences(dataclasses.replace(saved, **same), config)
         if found:

@@ -9,19 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from .._core import waits
 from .._core.dtypes import widest
 from ..data.batch import Batch
 from ..data.loader import Loader
 from ..data.samplers import DeferredSampler, LongTailSampler
-from ..methods.base import Method, Outcome, Stage, Step, Stream
+from ..methods.base import MOST_EPOCHS, Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
 from .average import WeightAverage
 from .build import Pieces
 from .car_term import CARTerm
 from .config import TrainConfig
-from .optim import make_optimizer, make_schedule
+from .optim import make_optimizer, rate
 
 
 class Learner(nn.Module):
@@ -52,12 +53,12 @@ class StageRun:
         self.model, self.method, self.generator = pieces.model, pieces.method, generator
         self.optim = replace(config.optim, **dict(stage.optim))
         epochs = self.optim.epochs if stage.epochs is None else stage.epochs
-        streams = self.method.streams(stage)
-        self.loaders = {
-            name: self._loader(place, name, one, epochs) for place, (name, one) in enumerate(streams.items())
-        }
+        self.loaders = self._loaders(epochs, stage)
+        self.per_epoch = -(-len(self.loaders["main"]) // self.optim.accumulation)
+        if epochs * self.per_epoch < stage.least_steps:
+            epochs = max(epochs, min(-(-stage.least_steps // self.per_epoch), MOST_EPOCHS))
+            self.loaders = self._loaders(epochs, stage)  # some samplers follow the length of the stage
         self.main = self.loaders["main"]
-        self.per_epoch = -(-len(self.main) // self.optim.accumulation)
         self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, None, generator, self.main.labels)
         self.step.fetch, self.step.log, self.step.stage1 = self.main.fetch, self.log, pieces.stage1
         if stage.fresh_head and state is None:
@@ -65,8 +66,10 @@ class StageRun:
         self.model.freeze_backbone(stage.train == "head", drift=stage.norm == "drift")
         self.method.begin_stage(self.model, self.step, resumed=state is not None)
         learner = Learner(self.model, self.method)
-        optimizer = make_optimizer(learner, self.optim, self.method.undecayed(self.model))
-        self.schedule = make_schedule(optimizer, self.optim, epochs * self.per_epoch, self.per_epoch)
+        fused = self.accelerator.device.type == "cuda"
+        optimizer = make_optimizer(learner, self.optim, self.method.undecayed(self.model), fused=fused)
+        steps = self.step.steps
+        self.schedule = LambdaLR(optimizer, lambda step: rate(self.optim, step, steps, self.per_epoch))
         self.car = car_term if car_term is not None and car_term.runs_in(stage) else None
         if self.car is not None:
             self.car.car.reset()
@@ -137,6 +140,13 @@ class StageRun:
             values, counts = self.accelerator.reduce(torch.stack([values, counts]), "sum")
         return dict(zip(names, (values / counts).tolist(), strict=True)) | figures
 
+    def waited(self) -> float:
+        """Seconds that this rank has waited for batches since it was last asked."""
+        seconds = sum(loader.waited for loader in self.loaders.values())
+        for loader in self.loaders.values():
+            loader.waited = 0.0
+        return round(seconds, 2)
+
     def share_buffers(self) -> None:
         """Rank 0's running statistics for all: DDP hands them on only at the next training step."""
         if self.accelerator.num_processes > 1:
@@ -176,6 +186,10 @@ class StageRun:
         self.sums = {name: value.to(self.accelerator.device) for name, value in state["sums"].items()}
         self.counted = dict(state.get("counted", {}))  # empty for a rank that the run did not have before
         self.step.index = state["index"]
+
+    def _loaders(self, epochs: int, stage: Stage) -> dict[str, Loader]:
+        streams = self.method.streams(stage)
+        return {name: self._loader(place, name, one, epochs) for place, (name, one) in enumerate(streams.items())}
 
     def _loader(self, place: int, name: str, stream: Stream, epochs: int) -> Loader:
         world = self.accelerator.num_processes

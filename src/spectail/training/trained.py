@@ -48,7 +48,8 @@ def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = Non
         if not hasattr(config.options, "tau"):
             raise ValueError(f"{run} is a run of {config.method}, which has no tau. {_USE}")
         config = replace(config, options=replace(config.options, tau=tau))  # type: ignore[call-arg]
-    preset = make_preset(config, find(config.data.dataset).transform)
+    usual = find(config.data.dataset).transform.removesuffix("-fast")  # a run without a name had none of the fast ones
+    preset = make_preset(config, usual)
     method = make_method(config, manifest.counts)
     model, _ = make_model(config, method, preset, start=False)
     try:

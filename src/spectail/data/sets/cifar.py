@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pickle
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,47 +24,20 @@ from .source import Source, existing_folder
 from torchvision.datasets import CIFAR10, CIFAR100  # isort: skip
 
 
-@dataclass(frozen=True)
-class Archive:
-    """The official archive: its address, its members with their MD5, and the keys inside."""
+class Archive(NamedTuple):
+    """An official archive as torchvision describes it, and how many images a class has in training and test."""
 
-    url: str
-    md5: str
-    folder: str
-    train: dict[str, str]
-    test: dict[str, str]
-    meta: dict[str, str]
-    labels: bytes
-    names: bytes
+    known: type[CIFAR10]
     per_class: tuple[int, int]
-
-    @classmethod
-    def of(cls, known: type[CIFAR10], labels: bytes, per_class: tuple[int, int]) -> Archive:
-        return cls(
-            known.url,
-            known.tgz_md5,
-            known.base_folder,
-            train=dict(known.train_list),
-            test=dict(known.test_list),
-            meta={known.meta["filename"]: known.meta["md5"]},
-            labels=labels,
-            names=known.meta["key"].encode(),
-            per_class=per_class,
-        )
-
-    @property
-    def file(self) -> str:
-        return self.url.rsplit("/", 1)[1]
 
     @property
     def members(self) -> dict[str, str]:
-        return {**self.train, **self.test, **self.meta}
+        """The files in it, with their MD5."""
+        meta = {self.known.meta["filename"]: self.known.meta["md5"]}
+        return {**dict(self.known.train_list), **dict(self.known.test_list), **meta}
 
 
-ARCHIVES = {
-    "cifar10-lt": Archive.of(CIFAR10, b"labels", (5000, 1000)),
-    "cifar100-lt": Archive.of(CIFAR100, b"fine_labels", (500, 100)),
-}
+ARCHIVES = {"cifar10-lt": Archive(CIFAR10, (5000, 1000)), "cifar100-lt": Archive(CIFAR100, (500, 100))}
 
 
 def open_source(config: DataConfig) -> Source:
@@ -87,18 +59,18 @@ def open_source(config: DataConfig) -> Source:
 def _find(config: DataConfig, archive: Archive) -> Source:
     """The unpacked folder, the archive, parquet files, or a download, in this order."""
     if config.root is not None and config.root.suffix != ".parquet":
-        existing_folder(config.root, config.dataset, f"{archive.file}, its unpacked folder, or parquet files")
+        existing_folder(config.root, config.dataset, f"{archive.known.filename}, its unpacked folder, or parquet files")
     root = config.root if config.root is not None else cache_folder() / "downloads"
-    for folder in (root / archive.folder, root):
+    for folder in (root / archive.known.base_folder, root):
         if all((folder / name).is_file() for name in archive.members):
             _check_columns(config, root)
             return _read({name: _verified(folder / name, md5) for name, md5 in archive.members.items()}, archive)
-    packed = root / archive.file
+    packed = root / archive.known.filename
     if not packed.is_file() and (root.suffix == ".parquet" or (root.is_dir() and any(root.rglob("*.parquet")))):
         return parquet.open_parquet(config, root)
     _check_columns(config, root)
     if not packed.is_file():
-        download(archive.url, packed, archive.md5)
+        download(archive.known.url, packed, archive.known.tgz_md5)
     return _unpack(packed, archive)
 
 
@@ -120,29 +92,29 @@ def _verified(path: Path, md5: str) -> bytes:
 
 
 def _unpack(path: Path, archive: Archive) -> Source:
-    _verified(path, archive.md5)
+    _verified(path, archive.known.tgz_md5)
     content = {}
     with tarfile.open(path) as tar:
         for name in archive.members:
-            member = tar.extractfile(f"{archive.folder}/{name}")
+            member = tar.extractfile(f"{archive.known.base_folder}/{name}")
             assert member is not None  # the checksum matched
             content[name] = member.read()
     return _read(content, archive)
 
 
 def _read(content: dict[str, bytes], archive: Archive) -> Source:
-    (meta,) = archive.meta
-    names = [name.decode() for name in _load(content[meta])[archive.names]]
+    known = archive.known
+    names = [name.decode() for name in _load(content[known.meta["filename"]])[known.meta["key"].encode()]]
 
-    def split(members: dict[str, str]) -> ImageSet:
-        batches = [_load(content[name]) for name in members]  # stored order: the batches one after the other
+    def split(members: list[list[str]]) -> ImageSet:
+        batches = [_load(content[name]) for name, _ in members]  # stored order: the batches one after the other
         rows = np.concatenate([batch[b"data"] for batch in batches])
         pixels = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        labels = np.concatenate([np.asarray(batch[archive.labels], dtype=np.int64) for batch in batches])
+        labels = [batch[b"labels" if b"labels" in batch else b"fine_labels"] for batch in batches]
         files = Texts.pack(name.decode() for batch in batches for name in batch[b"filenames"])
-        return ImageSet(ArrayImages(pixels, files), labels, names)
+        return ImageSet(ArrayImages(pixels, files), np.concatenate(labels), names)
 
-    return Source(split(archive.train), split(archive.test), files={archive.file: f"md5:{archive.md5}"})
+    return Source(split(known.train_list), split(known.test_list), files={known.filename: f"md5:{known.tgz_md5}"})
 
 
 def _load(data: bytes) -> dict[bytes, Any]:

@@ -65,7 +65,8 @@ def open_source(config: DataConfig) -> Source:
         split: ImageSet(FileImages(root, _existing(root, paths, labels, wnids)), labels, wnids)
         for split, (paths, labels) in parts.items()
     }
-    official = all(_digest_lf(folder / LISTS[split]) == digest for split, digest in OFFICIAL.items())
+    texts = {split: (folder / LISTS[split]).read_bytes().replace(b"\r\n", b"\n") for split in OFFICIAL}
+    official = all(hashlib.sha256(texts[split]).hexdigest() == digest for split, digest in OFFICIAL.items())
     notes = () if official else ("the bytes of the val or test list differ from the official ones (counts agree)",)
     digests = {name: file_digest(folder / name) for name in LISTS.values()}
     return Source(sets["train"], sets["test"], sets["val"], digests, notes)
@@ -118,7 +119,3 @@ def _existing(root: Path, paths: Texts, labels: np.ndarray, wnids: tuple[str, ..
     else:
         moved = (f"{Path(path).parent.parent.as_posix()}/{Path(path).name}" for path in paths)
     return Texts.pack(moved)
-
-
-def _digest_lf(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()

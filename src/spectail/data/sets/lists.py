@@ -22,8 +22,7 @@ from ..._utils.files import file_digest
 from ..config import DataConfig
 from ..image_set import ImageSet
 from ..images import FileImages, Texts
-from .labels import as_class_ids
-from .source import Source
+from .source import Source, as_class_ids
 
 HEADER = {b"label", b"labels", b"class", b"class_id", b"target", b"category", b"y"}
 TEST_NAMES = ("test", "val", "valid", "validation")

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from ..._utils.errors import MissingData
 from ..._utils.files import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
 from ..config import DataConfig
+from ..decoding import BrokenImage
 from ..image_set import ImageSet
-from ..images import BrokenImage, EncodedImages, PackedImages
-from .labels import as_class_ids
-from .source import Source
+from ..images import EncodedImages, PackedImages
+from .source import Source, as_class_ids
 
 IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "png", "webp")
 LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "class_id", "category", "cls", "y")

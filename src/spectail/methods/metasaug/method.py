@@ -90,6 +90,7 @@ class MetaSAug(TwoStage):
     head = "linear"
     length: ClassVar[tuple[int, int]] = (20, 90)
     fresh_head = False
+    nesterov = True
 
     covariance: ClassCovariance
     margin: Tensor
@@ -100,6 +101,7 @@ class MetaSAug(TwoStage):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         own = self.options
+        self.compiles = own.virtual == "head"
         self.register_buffer("margin", margins(self.counts, own.max_margin).float(), persistent=False)
         fixed = own.meta_per_class
         self.register_buffer(
@@ -154,10 +156,9 @@ class MetaSAug(TwoStage):
         return {"meta"} if self.active(step) else set()
 
     def disclosures(self) -> dict[str, str]:
-        own = self.options
-        if own.meta_per_class is not None:
+        if self.options.meta_per_class is not None:
             return {"meta_data": f"{self._per_class()} of each class of the training set, also trained on"}
-        source = {"train": "the training set", "val": "validation data"}[own.meta_data]
+        source = {"train": "the training set", "val": "validation data"}[self.options.meta_data]
         return {"meta_data": f"class-balanced draws from {source}"}
 
     def _per_class(self) -> str:

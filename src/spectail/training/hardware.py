@@ -1,0 +1,68 @@
+"""A run on its device: which precision, which form of the network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..methods.base import Method
+from .config import HardwareConfig, TrainConfig, uses_gpu
+
+BACKEND = "inductor"
+"""Of torch.compile."""
+
+
+def with_precision(config: TrainConfig) -> TrainConfig:
+    """The configuration with the precision that ``auto`` stands for here, so that a run's folder says what it was."""
+    if config.optim.precision != "auto":
+        return config
+    cuda = uses_gpu(config) and config.device != "mps" and torch.cuda.is_available()
+    precision: Literal["bf16", "no"] = "bf16" if cuda and torch.cuda.is_bf16_supported() else "no"
+    return replace(config, optim=replace(config.optim, precision=precision))
+
+
+def set_products(precision: str) -> None:
+    """Whether a GPU may shorten the factors of float32 products: not where float32 was asked for."""
+    short = precision != "no"
+    torch.set_float32_matmul_precision("high" if short else "highest")
+    torch.backends.cudnn.allow_tf32 = short
+
+
+def check_device(device: str, processes: int = 1) -> None:
+    """Say in a sentence that a device is unknown or not here."""
+    kind, colon, number = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (colon and not (kind == "cuda" and number.isdigit())):
+        raise ValueError(f"--device must be auto, cpu, cuda, cuda:N or mps; got {device!r}.")
+    if kind in ("cuda", "mps") and not getattr(torch, kind).is_available():
+        raise ValueError(f"--device {device} is not available here. Use --device cpu or auto.")
+    if colon and int(number) >= torch.cuda.device_count():
+        raise ValueError(f"--device {device}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0.")
+    if colon and processes > 1:
+        raise ValueError(f"--device {device} is one GPU, and {processes} processes take one each. Use --device cuda.")
+
+
+def fit_to_device(backbone: nn.Module, config: HardwareConfig, method: Method, device: torch.device) -> nn.Module:
+    """The backbone in the form that the run asks for; its parameters keep their names."""
+    if config.grad_checkpointing:
+        try:
+            backbone.set_grad_checkpointing(True)  # type: ignore[operator]
+        except (AttributeError, AssertionError, NotImplementedError):  # timm's ways to say no
+            raise ValueError(
+                f"--grad-checkpointing: a {type(backbone).__name__} cannot do it; leave it out, or split the batch "
+                "with --accumulation."
+            ) from None
+    if config.channels_last or (config.channels_last is None and device.type == "cuda"):
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.sync_batchnorm:
+        backbone = nn.SyncBatchNorm.convert_sync_batchnorm(backbone)  # type: ignore[no-untyped-call]
+    if config.compile:
+        if not method.compiles:
+            raise ValueError(
+                f"--compile: {type(method).__name__} differentiates through its own step, which torch.compile cannot "
+                "do; leave it out."
+            )
+        backbone.compile(backend=BACKEND)
+    return backbone
