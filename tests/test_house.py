@@ -18,7 +18,7 @@ SOURCE = Path(spectail.__file__).parent
 CORE_MODULES = {"_core", "counts", "targets", "functional", "spectral", "car", "car_loss", "car_reference"}
 ROOMS = (
     *("_utils", "core", "losses", "metrics", "theory", "data", "diagnosis", "models", "augment", "methods"),
-    *("training", "testing", "report", "integrations", "experiments", "cli"),
+    *("training", "testing", "report", "integrations", "experiments", "fit", "cli"),
 )
 DOORS = {"__init__", "__main__"}  # of the house; they open every room
 LIGHT = ("core", "losses", "metrics")  # rooms that need torch and numpy only
