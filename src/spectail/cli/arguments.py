@@ -39,6 +39,8 @@ class SavedModel:
     """Adjust the logits of a model that was trained without an adjustment."""
     tau: float | None = None
     """Strength of the adjustment (default 1). Without --post-hoc it replaces the tau of the run."""
+    adjust: Path | None = None
+    """File of an adjustment that `spectail adjust` has chosen on predictions of this run."""
 
 
 class Flag(NamedTuple):

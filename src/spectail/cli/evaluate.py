@@ -31,7 +31,7 @@ class Evaluate(SavedModel):
 
 def run(arguments: list[str]) -> None:
     options = read_flags(Evaluate, "spectail evaluate", arguments)
-    trained = load_trained(options.run, options.post_hoc, options.tau)
+    trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
     config = replace(trained.config, device=options.device, trackers=())
     console = make_console(stderr=options.json)
     reporter = ConsoleReporter(console, quiet=options.json)
@@ -46,7 +46,8 @@ def run(arguments: list[str]) -> None:
         trained.model.to(accelerator.device), split, trained.preset, data.counts, accelerator,
         convention=config.data.groups, workers=config.workers,
     )  # fmt: skip
-    name = config.method + (f" + {options.post_hoc}" if options.post_hoc else "")
+    added = options.post_hoc or (options.adjust and "adjustment")
+    name = config.method + (f" + {added}" if added else "")
     if options.json:
         print(json.dumps(metrics, indent=1))
     else:

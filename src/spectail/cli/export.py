@@ -31,7 +31,7 @@ class Export(SavedModel):
 
 def run(arguments: list[str]) -> None:
     options = read_flags(Export, "spectail export", arguments)
-    trained = load_trained(options.run, options.post_hoc, options.tau)
+    trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
     model = Normalised(trained.model, trained.preset).eval()
     path = options.output or options.run / {"torch": "model.pt2", "onnx": "model.onnx"}[options.format]
     size = trained.preset.size

@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> None:
     if options.top < 1:
         raise ValueError(f"--top must be 1 or more; got {options.top}.")
     files = find_images(options.images)
-    trained = load_trained(options.run, options.post_hoc, options.tau)
+    trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
     predictions = [predict(trained, file, options.top) for file in files]
     if options.json:
         for entry in predictions:

@@ -30,6 +30,7 @@ def read_predictions(
     prediction_column: str | None = None,
     scores: str | Path | Sequence[str] | None = None,
     name: str | None = None,
+    need_labels: bool = True,
 ) -> Predictions:
     """Predictions from a file.
 
@@ -54,6 +55,7 @@ def read_predictions(
         prediction_column: the same for the predicted classes.
         scores: for ``.npy`` the second file; for tables the columns of the scores, or how their names begin.
         name: what tables call it; by default the name of the file, or of the folder of a run.
+        need_labels: False takes scores without labels as well, see :attr:`Predictions.labelled`.
     """
     path = Path(path)
     if path.is_dir():
@@ -65,7 +67,7 @@ def read_predictions(
         raise ValueError(f"{path} must end in {', '.join(readers)}; got {path.suffix or 'no ending'!r}.")
     _require_file(path)
     known = None if names is None else _read_names(names)
-    raw = readers[path.suffix.lower()](path, ColumnHints(label_column, prediction_column, scores, known))
+    raw = readers[path.suffix.lower()](path, ColumnHints(label_column, prediction_column, scores, known, need_labels))
     raw.names = known if known is not None else raw.names
     if counts is not None:
         raw.counts = _read_counts(counts, raw.names)
@@ -133,13 +135,13 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
     with np.load(path, allow_pickle=False) as archive:
         there = list(archive.files)
         label = pick(hints.label, there, LABELS, "array", "--label-column", path)
-        if label is None:
+        if label is None and hints.need_labels:
             raise ValueError(f"{path} has no array 'labels'; its arrays are {listed(there)}.")
         score = pick(hints.scores, there, SCORES, "array", "--scores", path)
         predicted = pick(hints.prediction, there, PREDICTED, "array", "--prediction-column", path)
         if score is None and predicted is None:
             raise ValueError(
-                f"{path} has labels but no array 'logits', 'probabilities' or 'predicted'; "
+                f"{path} has {'labels but ' if label else ''}no array 'logits', 'probabilities' or 'predicted'; "
                 f"its arrays are {listed(there)}."
             )
         wanted = {name for name in (label, score, predicted, "class_names", "class_counts") if name in there}
@@ -150,14 +152,16 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
     names = arrays.get("class_names")
+    known = arrays[label or score or predicted]
     return RawPredictions(
-        arrays[label],
+        known if label else np.zeros(len(known), dtype=np.int64),
         None if predicted is None else arrays[predicted],
         None if score is None else arrays[score],
         None if names is None else [as_text(entry) for entry in names.ravel().tolist()],
         arrays.get("class_counts"),
         declared=score is not None and score.lower().startswith("prob"),
         own=True,
+        labelled=label is not None,
     )
 
 

@@ -51,6 +51,7 @@ class ColumnHints:
     prediction: str | None
     scores: str | Path | Sequence[str] | None
     names: tuple[str, ...] | None
+    need_labels: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,15 +144,20 @@ def _read_table(
     if twice is not None:
         raise ValueError(f"{path} has two columns {twice!r}; rename one.")
     label = pick(hints.label, header, LABELS, "column", "--label-column", path)
-    if label is None:
+    if label is None and hints.need_labels:
         raise ValueError(
             f"{path} has no column of labels such as 'label' or 'target'; its columns are {listed(header)}. "
             "Name it with --label-column."
         )
     predicted = pick(hints.prediction, header, PREDICTED, "column", "--prediction-column", path)
-    table = read_classes([label] if predicted is None else [label, predicted])
-    raw = RawPredictions(_column(table, label, path), own=True)
-    raw.predicted = None if predicted is None else _column(table, predicted, path)
+    classes = [name for name in (label, predicted) if name is not None]
+    table = read_classes(classes) if classes else None
+    raw = RawPredictions(
+        np.zeros(0, dtype=np.int64) if label is None else _column(table, label, path),
+        None if predicted is None else _column(table, predicted, path),
+        own=True,
+        labelled=label is not None,
+    )
     rest = [name for name in header if name not in (label, predicted)]
     choice = _score_columns(rest, hints, raw, is_numeric, list_width, path)
     columns, names = choice.columns, choice.names
@@ -172,9 +178,11 @@ def _read_table(
         raw.declared = bool(re.match(r"prob(s|abilit(y|ies))?([^a-z]|$)", columns[0], re.IGNORECASE))
     elif predicted is None:
         raise ValueError(
-            f"{path} has labels but neither a column such as 'predicted' nor one column of scores per class; "
-            f"its columns are {listed(header)}. Name it with --prediction-column."
+            f"{path} has {'labels but ' if label else ''}neither a column such as 'predicted' nor one column of scores "
+            f"per class; its columns are {listed(header)}. Name it with --prediction-column."
         )
+    if label is None:
+        raw.labels = np.zeros(len(raw.predicted if raw.scores is None else raw.scores), dtype=np.int64)
     return raw
 
 

@@ -45,6 +45,8 @@ class Predictions:
     """What tables call it."""
     notes: tuple[str, ...] = ()
     """What the reader should know about how they were read, in sentences."""
+    labelled: bool = True
+    """Whether the true classes are known; if not, ``labels`` are all 0 and mean nothing."""
 
     @property
     def num_classes(self) -> int:
@@ -69,6 +71,7 @@ class RawPredictions:
     counts: Any = None
     declared: bool = False  # the scores were called probabilities
     own: bool = False  # the scores may be changed in place
+    labelled: bool = True  # False: the labels stand for nothing
     notes: tuple[str, ...] = ()
 
 
@@ -149,7 +152,7 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     if len(set(names)) < size:  # tables name classes; two of one name could not be told apart
         often = Counter(names)
         names = tuple(f"{entry} ({label})" if often[entry] > 1 else entry for label, entry in enumerate(names))
-    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes)
+    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes, raw.labelled)
 
 
 def _require_known(values: NDArray[Any], what: str, names: tuple[str, ...] | None) -> None:

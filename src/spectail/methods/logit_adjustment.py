@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from .._utils.checks import Limits
 from ..losses import BalancedSoftmaxLoss, CrossEntropyLoss
+from ..models.adjustment import Adjusted
 from ..models.classifier import Classifier
 from .base import About
 from .deferred import Deferrable, LossOptions
@@ -20,21 +21,6 @@ class LogitAdjustmentOptions(LossOptions):
     """Strength of the class prior."""
     mode: Literal["post-hoc", "training"] = "post-hoc"
     """Subtract tau log prior at inference, or add it in training (with tau 1 that is balanced-softmax)."""
-
-
-class Adjusted(nn.Module):
-    """A model whose logits are shifted by a constant for each class."""
-
-    shift: Tensor
-
-    def __init__(self, model: nn.Module, shift: Tensor) -> None:
-        super().__init__()
-        self.model = model
-        self.register_buffer("shift", shift.float())
-
-    def forward(self, images: Tensor) -> Tensor:
-        shifted: Tensor = self.model(images) + self.shift
-        return shifted
 
 
 class LogitAdjustment(Deferrable):

@@ -20,6 +20,7 @@ from ..data.catalog import find
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..methods.base import Stage
+from ..models.adjustment import Adjustment
 from ..models.weights import read_weights
 from . import checkpoint
 from .build import make_pieces
@@ -63,11 +64,18 @@ class RunResults(dict[str, Any]):
 
 
 def train(
-    config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None, data: Data | None = None
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    data: Data | None = None,
+    adjustment: Adjustment | None = None,
 ) -> RunResults:
     """Run a configuration and return its results, which are also in the folder ``config.output``.
 
-    ``data`` are the images of ``config.data`` where somebody has loaded them already.
+    ``data`` are the images of ``config.data`` where somebody has loaded them already. ``adjustment`` is put on the
+    logits of the trained model, in the evaluation at the end and wherever the run is used later; a run that is resumed
+    has it in its folder.
     """
     check_config(config)
     config = with_precision(config)
@@ -77,10 +85,11 @@ def train(
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()
+        adjustment = folder.check_adjustment(adjustment)
         if done is not None:
             return RunResults(done)
     with Interruptible() as interrupt:
-        return Trainer(config, folder, reporter or Reporter(), interrupt, data).run(resume)
+        return Trainer(config, folder, reporter or Reporter(), interrupt, data, adjustment).run(resume)
 
 
 class Trainer:
@@ -93,9 +102,13 @@ class Trainer:
         reporter: Reporter,
         interrupt: Interruptible,
         data: Data | None = None,
+        adjustment: Adjustment | None = None,
     ) -> None:
         self.config, self.folder, self.reporter, self.interrupt = config, folder, reporter, interrupt
         self.pieces = make_pieces(config, reporter, data)
+        self.adjustment = adjustment
+        if adjustment is not None:
+            adjustment.require_classes(self.pieces.data.manifest.classes, "the data set")
         self.accelerator = self.pieces.accelerator
         self.method = self.pieces.method
         for text in self.method.disclosures().values():
@@ -253,6 +266,8 @@ class Trainer:
             self.accelerator.wait_for_everyone()
             model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
         inference = self.method.inference(model)
+        if self.adjustment is not None:
+            inference = self.adjustment.on(inference)
         measured = ["train"] * self.config.eval_train + ["val"] * ("val" in self.pieces.splits)
         test, logits = self._evaluate(inference, "test", keep_logits=True)
         others = {split: self._evaluate(inference, split)[0] for split in measured}
@@ -260,7 +275,9 @@ class Trainer:
         disclosures = self.method.disclosures()
         if self.config.watch_test:
             disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
-        results = RunResults(make_results(self.config, manifest, self.progress, disclosures, test, others))
+        results = RunResults(
+            make_results(self.config, manifest, self.progress, disclosures, test, others, self.adjustment)
+        )
         results.data = self.pieces.data
         results.predictions = {
             "logits": logits,
@@ -295,7 +312,7 @@ class Trainer:
         broadcast_object_list(begun)  # a slow rank would see the file that the first one is about to write
         if not begun[0]:
             if self.accelerator.is_main_process:
-                self.folder.begin(self.config, manifest)
+                self.folder.begin(self.config, manifest, self.adjustment)
             self.accelerator.wait_for_everyone()
             return None
         self.folder.check_manifest(manifest)

@@ -16,6 +16,8 @@ from .._utils.files import room_for, whole_file, write_json
 from ..car import PRESETS
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
+from ..models.adjustment import FILE as ADJUSTMENT
+from ..models.adjustment import Adjustment
 from .config import TrainConfig
 from .config_io import differences, read_yaml, to_dict, write_yaml
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
 
-FILES = ("config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors", "predictions.npz",
-         "results.json")  # fmt: skip
+FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
+         "predictions.npz", "results.json")  # fmt: skip
 
 VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
 
@@ -41,13 +43,17 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def begin(self, config: TrainConfig, manifest: Manifest) -> None:
+    def begin(self, config: TrainConfig, manifest: Manifest, adjustment: Adjustment | None = None) -> None:
         """A new run. A folder that holds another one is left alone."""
         if (self.path / "config.yaml").exists():
             raise ValueError(
                 f"{self.path} already holds a run. Pass --resume to continue it, or choose another --output."
             )
         self._tidy()
+        if adjustment is not None:
+            adjustment.save(self.path / ADJUSTMENT)
+        else:  # one that was killed before it had begun may have left its own
+            (self.path / ADJUSTMENT).unlink(missing_ok=True)
         manifest.save(self.path / "manifest.json")
         write_yaml(self.path / "config.yaml", config)
 
@@ -68,6 +74,21 @@ class RunFolder:
                 "Resume with the same ones, or choose another --output."
             )
         return True
+
+    def adjustment(self) -> Adjustment | None:
+        """What is done to the logits of the run's model, if anything."""
+        path = self.path / ADJUSTMENT
+        return Adjustment.load(path) if path.exists() else None
+
+    def check_adjustment(self, given: Adjustment | None) -> Adjustment | None:
+        """The adjustment of a run that is resumed; another one is refused."""
+        saved = self.adjustment()
+        if given is not None and given != saved:
+            raise ValueError(
+                f"{self.path} was started with {'another' if saved else 'no'} adjustment of the logits. "
+                "Resume with the same one, or choose another --output."
+            )
+        return saved
 
     def require(self, *names: str, called: str | None = None) -> None:
         """Refuse a folder without these files of a run that has ended; ``called`` is how the user named it."""
@@ -138,6 +159,7 @@ def make_results(
     disclosures: dict[str, str],
     test: dict[str, Any],
     others: dict[str, dict[str, Any]],
+    adjustment: Adjustment | None = None,
 ) -> dict[str, Any]:
     """Accuracies in percent; None where there is nothing to measure.
 
@@ -151,6 +173,7 @@ def make_results(
         "car": _car(config),
         "phases": progress.phases,
         "stage1": str(config.stage1) if config.stage1 is not None else None,
+        "adjustment": adjustment.facts() if adjustment is not None else None,
         "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
         "dataset": manifest.dataset,
         "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),

@@ -15,6 +15,7 @@ from ..data.manifest import Manifest
 from ..data.transforms import Preset
 from ..methods.base import Method
 from ..methods.registry import find_method
+from ..models.adjustment import Adjustment
 from ..models.classifier import Classifier
 from ..models.weights import read_weights
 from .build import make_method, make_model, make_preset
@@ -34,15 +35,25 @@ class Trained:
     preset: Preset
 
 
-def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = None) -> Trained:
+def load_trained(
+    run: Path, post_hoc: str | None = None, tau: float | None = None, adjust: Path | Adjustment | None = None
+) -> Trained:
     """Read a run's folder. Neither the data nor the weights it started from are needed.
+
+    An ``adjustment.json`` in the folder is applied: the results of such a run have it too.
 
     Args:
         run: folder of a run that has ended.
         post_hoc: ``"logit-adjustment"`` or ``"tau-norm"``, put on a run that was trained without.
         tau: of ``post_hoc`` (default 1), or in place of the run's own where it acts after training.
+        adjust: an adjustment chosen on predictions of the run, or its file; it comes after the run's own.
     """
     RunFolder(run).require("model.safetensors")
+    own = RunFolder(run).adjustment()
+    changed = "post_hoc" if post_hoc is not None else "tau"
+    if (post_hoc is not None or tau is not None) and (own is not None or adjust is not None):
+        what = "--adjust FILE" if adjust is not None else f"the adjustment.json in {run}"
+        raise ValueError(f"{what} was chosen for the logits as they are; leave out --{changed.replace('_', '-')}.")
     config, manifest = read_yaml(run / "config.yaml"), Manifest.load(run / "manifest.json")
     if tau is not None and post_hoc is None:
         if not hasattr(config.options, "tau"):
@@ -65,6 +76,10 @@ def load_trained(run: Path, post_hoc: str | None = None, tau: float | None = Non
                 f"{run} is a run of {config.method}: its logits are adjusted already. Leave --post-hoc out."
             )
         inference = _adjusted(run, model, manifest.counts, post_hoc, tau)
+    for one in (own, Adjustment.load(adjust) if isinstance(adjust, Path) else adjust):
+        if one is not None:
+            one.require_classes(manifest.classes, f"the run in {run}")
+            inference = one.on(inference)
     return Trained(config, manifest, (Flipped(inference) if config.flip_test else inference).eval(), preset)
 
 
