@@ -1,0 +1,94 @@
+"""What `fit` chooses from: the one list of trainings, and the post-hoc shifts that each of them can be used with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts import ClassCounts
+from ..training.config import TrainConfig
+from ..training.config_io import from_dict
+
+SHIFTS = tuple(round(float(shift), 2) for shift in np.arange(-1.0, 2.01, 0.1))
+"""Multiples of the log prior that are taken off the logits of a trained head: a whole line for one training."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A way to train a head. Every fold trains it once; all shifts of its logits come free."""
+
+    name: str
+    """How a person calls the loss."""
+    features: str
+    """What is done to the features first, as `--features` names it."""
+    lr: float
+    decay: float
+    method: str
+    simplicity: int
+    """0 for plain cross entropy; the higher, the more there is to explain and to go wrong."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the run, nested as in config.yaml."""
+
+    @property
+    def title(self) -> str:
+        how = f"weight decay {self.decay:g}" if self.decay else "no weight decay"
+        return f"{self.name}, {self.features} features, {how}"
+
+    def config(self, base: TrainConfig) -> TrainConfig:
+        """The settings of a run that trains it."""
+        config = from_dict({"method": self.method} | self.settings, base)
+        return replace(config, optim=replace(config.optim, lr=self.lr, weight_decay=self.decay))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A training, used with its logits shifted by ``-shift log(n_j / N)``."""
+
+    training: Training
+    shift: float
+
+    @property
+    def title(self) -> str:
+        return self.training.title + (f", logits shifted by {self.shift:+g} log prior" if self.shift else "")
+
+    @property
+    def simplicity(self) -> int:
+        """A shift makes of cross entropy what Balanced Softmax is: one number that knows the class counts."""
+        return max(self.training.simplicity, 1) if self.shift else self.training.simplicity
+
+
+LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+    ("cross entropy", "ce", 0, {}),
+    ("Balanced Softmax", "balanced-softmax", 1, {}),
+    ("class-balanced sampling", "ce", 2, {"options": {"defer": "resample", "defer_at": 0.0}}),
+    ("LDAM-DRW", "ldam-drw", 2, {}),
+    ("CAR, class-wise", "car", 3, {"car": {"preset": "classwise"}}),
+    ("car-balanced", "car-balanced", 3, {}),
+)
+"""Name, method, simplicity, settings."""
+
+HEADS = (("standard", 1e-3, 0.0), ("standard", 1e-3, 1.0), ("projected", 3e-3, 0.0), ("projected", 3e-3, 1.0))
+"""Features, learning rate and weight decay. On frozen features these matter more than the loss."""
+
+
+def trainings(methods: Sequence[str] | None = None) -> list[Training]:
+    """All trainings, or those of some methods; cross entropy, which the choice is compared with, is always there."""
+    wanted = [loss for loss in LOSSES if methods is None or loss[1] in (*methods, "ce")]
+    return [
+        Training(name, features, lr, decay, method, simplicity, settings)
+        for name, method, simplicity, settings in wanted
+        for features, lr, decay in HEADS
+    ]
+
+
+def baseline() -> Training:
+    """What one would have done without thinking of rare classes."""
+    return trainings([])[0]
+
+
+def shifted(logits: NDArray[np.floating[Any]], shift: float, counts: ClassCounts) -> NDArray[np.floating[Any]]:
+    return logits if shift == 0 else logits - np.asarray(shift * counts.frequencies.log().numpy(), logits.dtype)

@@ -1,0 +1,223 @@
+"""Out-of-fold logits of many trainings: a first look on two folds, all folds for those that did well."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..counts import ClassCounts
+from ..experiments.task import Outcome
+from ..models.feature_transform import FeatureTransform
+from ..training.config import TrainConfig
+from ..training.heads import LADDER, find_length, train_head
+from .candidates import SHIFTS, Candidate, Training, shifted
+from .folds import ALWAYS_TRAINED, make_folds
+from .goals import Goal, score_all
+
+FIRST_LOOK = 2
+"""Folds on which all trainings are tried."""
+KEPT = 1 / 3
+"""Share of the trainings that goes on after the first look."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Features with labels and class names, as cross-fitting needs them."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @property
+    def counts(self) -> ClassCounts:
+        return ClassCounts(np.bincount(self.labels, minlength=len(self.names)), self.names)
+
+
+@dataclass(frozen=True)
+class HeadTask:
+    """Train a head on some folds and predict what was held out. It knows its data by value."""
+
+    title: str
+    training: Training
+    config: TrainConfig
+    table: Table
+    folds: NDArray[np.int64]
+    held: tuple[int, ...]
+    """Folds to hold out, one after the other."""
+    steps: int | None = None
+    """Length of training; None finds it on the first fold."""
+    ladder: tuple[int, ...] = LADDER
+    threads: int = 0
+    processes: int = 1
+    attempt: int = 1
+
+    def carry_out(self) -> Outcome:
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        table, steps = self.table, self.steps
+        features = prepared(table.features, self.training.features)
+        losses: dict[int, float] = {}
+        converged, rows = True, {}
+        for fold in self.held:
+            out, known = self.folds == fold, self.folds != fold
+            inputs, labels, unseen = features[known], table.labels[known], features[out]
+            if steps is None:
+                length = find_length(inputs, labels, table.names, self.config, (unseen, table.labels[out]),
+                                     ladder=self.ladder)  # fmt: skip
+                head, steps, losses, converged = length.head, length.steps, length.losses, length.converged
+            else:
+                head = train_head(inputs, labels, table.names, self.config, steps)
+            rows[fold] = head.logits(unseen).numpy()
+        return Outcome("done", results={"steps": steps, "losses": losses, "converged": converged, "logits": rows})
+
+
+class Carrier(Protocol):
+    """An engine for many runs."""
+
+    def carry_out(self, waiting: deque[Any], begun: Callable[[Any], None]) -> Iterator[tuple[Any, Outcome]]: ...
+
+
+class Here:
+    """Carries tasks out in this process."""
+
+    def carry_out(self, waiting: deque[Any], begun: Callable[[Any], None]) -> Iterator[tuple[Any, Outcome]]:
+        while waiting:
+            task = waiting.popleft()
+            begun(task)
+            yield task, task.carry_out()
+
+
+@dataclass
+class Fitted:
+    """What is known of a training."""
+
+    training: Training
+    logits: NDArray[np.float32]
+    """(N, K) out of fold; rows of images that were not held out yet are NaN."""
+    steps: int = 0
+    losses: dict[int, float] = field(default_factory=dict)
+    converged: bool = True
+    folds: tuple[int, ...] = ()
+
+
+@dataclass
+class CrossFit:
+    """Out-of-fold predictions of every training."""
+
+    table: Table
+    folds: NDArray[np.int64]
+    fitted: dict[str, Fitted]
+    """By title."""
+    number: int
+    """Of folds."""
+    out_of_time: bool = False
+
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Images that are held out in one of the folds."""
+        return self.folds != ALWAYS_TRAINED
+
+    def whole(self) -> list[Fitted]:
+        """Trainings that have predicted every fold."""
+        return [one for one in self.fitted.values() if len(one.folds) == self.number]
+
+    def candidates(self, goal: Goal, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.bool_]]:
+        """Every training with every shift, and which images (M, N) each gets right; ``only`` looks at some folds."""
+        known = self.judged if only is None else np.isin(self.folds, list(only))
+        labels, counts = self.table.labels[known], self.table.counts
+        rows: list[NDArray[np.bool_]] = []
+        candidates: list[Candidate] = []
+        for one in self.whole() if only is None else self.fitted.values():
+            logits = one.logits[known]
+            for shift in SHIFTS:
+                candidates.append(Candidate(one.training, shift))
+                rows.append(shifted(logits, shift, counts).argmax(1) == labels)
+        return candidates, np.array(rows)
+
+
+def prepared(features: NDArray[np.float32], kind: str) -> torch.Tensor:
+    """Features as a head sees them. The statistics need no label, so that held-out images may be among them."""
+    given = torch.from_numpy(np.ascontiguousarray(features))
+    with torch.no_grad():
+        made: torch.Tensor = FeatureTransform(kind, given.shape[1]).fit_(given)(given)
+    return made
+
+
+def cross_fit(
+    table: Table,
+    trainings: Sequence[Training],
+    base: TrainConfig,
+    goal: Goal,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    engine: Carrier | None = None,
+    deadline: float = float("inf"),
+    done: Callable[[int, int], None] = lambda done, total: None,
+    ladder: tuple[int, ...] = LADDER,
+) -> CrossFit:
+    """Predict every image by heads that have not seen it.
+
+    All trainings are tried on two folds, which also finds how long each must be; the best third, and always the first
+    one of the list, go on to the others. After ``deadline`` (of `time.monotonic`) nothing new is begun.
+    """
+    place = make_folds(table.labels, folds, seed)
+    used = sorted(set(place.tolist()) - {ALWAYS_TRAINED})
+    result = CrossFit(table, place, {}, len(used))
+    first, rest = tuple(used[:FIRST_LOOK]), tuple(used[FIRST_LOOK:])
+    empty = np.full((len(table.labels), len(table.names)), np.nan, dtype=np.float32)
+    tasks = [
+        HeadTask(one.title, one, replace(one.config(base), seed=seed), table, place, first, ladder=ladder)
+        for one in trainings
+    ]
+    kept = max(1, round(KEPT * len(tasks)))
+    total = len(tasks) * len(first) + (kept + 1) * len(rest)
+    progress = 0
+
+    def carry_out(waiting: deque[HeadTask]) -> None:
+        nonlocal progress
+
+        def begun(task: HeadTask) -> None:
+            if time.monotonic() > deadline and waiting:
+                result.out_of_time = True
+                waiting.clear()
+
+        for task, outcome in (engine or Here()).carry_out(waiting, begun):
+            if outcome.results is None:
+                raise ValueError(f"{task.title} failed: {outcome.error}")
+            one = result.fitted.setdefault(task.title, Fitted(task.training, empty.copy()))
+            for fold, logits in outcome.results["logits"].items():
+                one.logits[place == fold] = logits
+            one.folds += task.held
+            one.steps = outcome.results["steps"]
+            if outcome.results["losses"]:
+                one.losses, one.converged = outcome.results["losses"], outcome.results["converged"]
+            progress += len(task.held)
+            done(progress, total)
+
+    carry_out(deque(tasks))
+    if rest and not result.out_of_time:
+        going_on = _best(result, goal, first, kept) | {trainings[0].title}
+        carry_out(deque(
+            replace(task, held=rest, steps=result.fitted[task.title].steps) for task in tasks if task.title in going_on
+        ))  # fmt: skip
+    return result
+
+
+def _best(result: CrossFit, goal: Goal, first: tuple[int, ...], kept: int) -> set[str]:
+    """Titles of the trainings whose best shift did best on the first folds."""
+    candidates, right = result.candidates(goal, first)
+    known = np.isin(result.folds, list(first))
+    scores = score_all(goal, right, result.table.labels[known], result.table.counts)
+    best: dict[str, float] = {}
+    for candidate, score in zip(candidates, scores, strict=True):
+        title = candidate.training.title
+        best[title] = max(best.get(title, -np.inf), float(score))
+    return set(sorted(best, key=lambda title: -best[title])[:kept])
