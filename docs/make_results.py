@@ -72,6 +72,8 @@ TABLES = {
     ),
     "combinations-100": Part("combinations", imbalance=100.0),
     "rivals-again": Part("rivals-again", imbalance=100.0),
+    "rivals-again-50": Part("rivals-again", imbalance=50.0),
+    "rivals-again-200": Part("rivals-again", imbalance=200.0),
     "combinations-50": Part("combinations", imbalance=50.0),
     "combinations-200": Part("combinations", imbalance=200.0),
     "worst-class": Part("worst-class", ("worst_train", "worst_test", "worst_ratio", "overall"), imbalance=100.0),

@@ -122,7 +122,7 @@ class CrossFit:
     @property
     def judged(self) -> NDArray[np.bool_]:
         """Images that are held out in one of the folds."""
-        return self.folds != ALWAYS_TRAINED
+        return np.asarray(self.folds != ALWAYS_TRAINED)
 
     def whole(self) -> list[Fitted]:
         """Trainings that have predicted every fold."""

@@ -81,7 +81,8 @@ class FeatureTransform(nn.Module):
         random = torch.Generator().manual_seed(0)
         turn = torch.linalg.qr(torch.randn(self.out_width, self.out_width, generator=random, dtype=torch.float64))[0]
         self.directions.copy_(leading @ turn.to(leading))
-        return variances[-self.out_width :].clamp_min(0).mean()
+        kept: Tensor = variances[-self.out_width :].clamp_min(0)
+        return kept.mean()
 
     def forward(self, features: Tensor) -> Tensor:
         if self.kind == "raw":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..data.batch import Batch
 from ..data.samplers import DeferredSampler, LongTailSampler
-from ..methods.base import Method, Stage, Step, Stream
+from ..methods.base import Method, Step, Stream
 from ..methods.registry import find_method
 from ..models.classifier import Classifier
 from .build import head_kind, make_method
@@ -39,7 +39,7 @@ class Head:
     def logits(self, features: Tensor) -> Tensor:
         """As inference uses them."""
         inference: nn.Module = self.method.inference(self.model).eval()
-        return torch.cat([inference(part) for part in features.split(8192)]) if len(features) else inference(features)
+        return torch.cat([inference(part) for part in torch.split(features, 8192)])
 
     @torch.no_grad()
     def loss(self, features: Tensor, labels: Tensor) -> float:
@@ -91,7 +91,7 @@ def train_head(
             step.epoch = epoch
             method.begin_epoch(step)
             method.to(features.device)
-            for places in torch.from_numpy(sampler.order(epoch)).split(batch):
+            for places in torch.split(torch.from_numpy(sampler.order(epoch)), batch):
                 for group in step.optimizer.param_groups:
                     group["lr"] = config.optim.lr * rate(config.optim, step.index, step.steps, per_epoch)
                 outcome = method.loss(model, {"main": Batch(features[places], known[places], places)}, step)
