@@ -19,7 +19,7 @@ import torch
 from .._utils.parent import end_with_parent
 from ..training.config import has_gpu
 from .engines import EngineOptions, Listening, Stopped
-from .task import Outcome, Task, carry_out
+from .task import Outcome, Task
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _child(task: Task, gpus: str, log: Path, answer: Connection) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     if task.threads:
         os.environ["OMP_NUM_THREADS"] = str(task.threads)
-    answer.send(carry_out(task))
+    answer.send(task.carry_out())
 
 
 def _gpus() -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .._utils.errors import one_line
-from .task import Outcome, Task, carry_out
+from .task import Outcome, Task
 
 
 def train_on_node(pickled: bytes, mark: str) -> tuple[Outcome, dict[str, bytes] | None]:
@@ -18,9 +18,9 @@ def train_on_node(pickled: bytes, mark: str) -> tuple[Outcome, dict[str, bytes] 
     except (ImportError, AttributeError) as error:
         return Outcome("failed", error=f"a node cannot read the run: {one_line(error)}"), None
     if Path(mark).exists():
-        return carry_out(task), None
+        return task.carry_out(), None
     with tempfile.TemporaryDirectory(prefix="spectail-") as scratch:
-        outcome = carry_out(replace(task, config=replace(task.config, output=Path(scratch, "run"))))
+        outcome = replace(task, config=replace(task.config, output=Path(scratch, "run"))).carry_out()
         if outcome.folder is None:
             return outcome, None
         own = Path(outcome.folder)

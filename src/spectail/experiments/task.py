@@ -54,6 +54,10 @@ class Task:
     only_identify: bool = False
     """Say which images the run would see, and no more."""
 
+    def carry_out(self) -> Outcome:
+        """Train it here."""
+        return carry_out(self)
+
     def folder(self, identity: str) -> Path:
         output = self.config.output
         return output / f"{self.words}-{key_of(self.name, identity, self.code)}" if self.words else output

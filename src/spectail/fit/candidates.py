@@ -32,11 +32,14 @@ class Training:
     """0 for plain cross entropy; the higher, the more there is to explain and to go wrong."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of the run, nested as in config.yaml."""
+    backbone: str = ""
+    """The network that the features come from, where several were trained."""
 
     @property
     def title(self) -> str:
         how = f"weight decay {self.decay:g}" if self.decay else "no weight decay"
-        return f"{self.name}, {self.features} features, {how}"
+        source = f" of {self.backbone}" if self.backbone else ""
+        return f"{self.name}, {self.features} features{source}, {how}"
 
     def config(self, base: TrainConfig) -> TrainConfig:
         """The settings of a run that trains it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
+from ..experiments.runs import code_version
 from ..experiments.task import Outcome
 from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.heads import LADDER, find_length, train_head
 from .candidates import SHIFTS, Candidate, Training, shifted
-from .folds import ALWAYS_TRAINED, make_folds
+from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
 FIRST_LOOK = 2
@@ -57,6 +58,8 @@ class HeadTask:
     threads: int = 0
     processes: int = 1
     attempt: int = 1
+    words: str = ""
+    code: str = field(default_factory=code_version)
 
     def carry_out(self) -> Outcome:
         if self.threads:
@@ -111,13 +114,18 @@ class Fitted:
 class CrossFit:
     """Out-of-fold predictions of every training."""
 
-    table: Table
+    labels: NDArray[np.int64]
+    counts: ClassCounts
     folds: NDArray[np.int64]
-    fitted: dict[str, Fitted]
+    """The fold in which each image is held out; see :func:`make_folds`."""
+    fitted: dict[str, Fitted] = field(default_factory=dict)
     """By title."""
-    number: int
-    """Of folds."""
     out_of_time: bool = False
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Folds that hold images out."""
+        return tuple(sorted(set(self.folds.tolist()) - {ALWAYS_TRAINED}))
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -126,19 +134,19 @@ class CrossFit:
 
     def whole(self) -> list[Fitted]:
         """Trainings that have predicted every fold."""
-        return [one for one in self.fitted.values() if len(one.folds) == self.number]
+        return [one for one in self.fitted.values() if len(one.folds) == len(self.used)]
 
-    def candidates(self, goal: Goal, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.bool_]]:
+    def candidates(self, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.bool_]]:
         """Every training with every shift, and which images (M, N) each gets right; ``only`` looks at some folds."""
         known = self.judged if only is None else np.isin(self.folds, list(only))
-        labels, counts = self.table.labels[known], self.table.counts
+        labels = self.labels[known]
         rows: list[NDArray[np.bool_]] = []
         candidates: list[Candidate] = []
         for one in self.whole() if only is None else self.fitted.values():
             logits = one.logits[known]
             for shift in SHIFTS:
                 candidates.append(Candidate(one.training, shift))
-                rows.append(shifted(logits, shift, counts).argmax(1) == labels)
+                rows.append(shifted(logits, shift, self.counts).argmax(1) == labels)
         return candidates, np.array(rows)
 
 
@@ -151,30 +159,30 @@ def prepared(features: NDArray[np.float32], kind: str) -> torch.Tensor:
 
 
 def cross_fit(
-    table: Table,
+    result: CrossFit,
+    tables: Mapping[str, Table],
     trainings: Sequence[Training],
     base: TrainConfig,
     goal: Goal,
     *,
-    folds: int = 5,
-    seed: int = 0,
     engine: Carrier | None = None,
     deadline: float = float("inf"),
     done: Callable[[int, int], None] = lambda done, total: None,
     ladder: tuple[int, ...] = LADDER,
-) -> CrossFit:
-    """Predict every image by heads that have not seen it.
+) -> None:
+    """Predict every image by heads that have not seen it, and put that into ``result``.
 
     All trainings are tried on two folds, which also finds how long each must be; the best third, and always the first
     one of the list, go on to the others. After ``deadline`` (of `time.monotonic`) nothing new is begun.
+
+    Args:
+        result: with the folds; what is known already stays.
+        tables: features by backbone, for the same images.
     """
-    place = make_folds(table.labels, folds, seed)
-    used = sorted(set(place.tolist()) - {ALWAYS_TRAINED})
-    result = CrossFit(table, place, {}, len(used))
-    first, rest = tuple(used[:FIRST_LOOK]), tuple(used[FIRST_LOOK:])
-    empty = np.full((len(table.labels), len(table.names)), np.nan, dtype=np.float32)
+    first, rest = result.used[:FIRST_LOOK], result.used[FIRST_LOOK:]
+    empty = np.full((len(result.labels), len(result.counts)), np.nan, dtype=np.float32)
     tasks = [
-        HeadTask(one.title, one, replace(one.config(base), seed=seed), table, place, first, ladder=ladder)
+        HeadTask(one.title, one, one.config(base), tables[one.backbone], result.folds, first, ladder=ladder)
         for one in trainings
     ]
     kept = max(1, round(KEPT * len(tasks)))
@@ -194,7 +202,7 @@ def cross_fit(
                 raise ValueError(f"{task.title} failed: {outcome.error}")
             one = result.fitted.setdefault(task.title, Fitted(task.training, empty.copy()))
             for fold, logits in outcome.results["logits"].items():
-                one.logits[place == fold] = logits
+                one.logits[result.folds == fold] = logits
             one.folds += task.held
             one.steps = outcome.results["steps"]
             if outcome.results["losses"]:
@@ -208,14 +216,13 @@ def cross_fit(
         carry_out(deque(
             replace(task, held=rest, steps=result.fitted[task.title].steps) for task in tasks if task.title in going_on
         ))  # fmt: skip
-    return result
 
 
 def _best(result: CrossFit, goal: Goal, first: tuple[int, ...], kept: int) -> set[str]:
     """Titles of the trainings whose best shift did best on the first folds."""
-    candidates, right = result.candidates(goal, first)
+    candidates, right = result.candidates(first)
     known = np.isin(result.folds, list(first))
-    scores = score_all(goal, right, result.table.labels[known], result.table.counts)
+    scores = score_all(goal, right, result.labels[known], result.counts)
     best: dict[str, float] = {}
     for candidate, score in zip(candidates, scores, strict=True):
         title = candidate.training.title
