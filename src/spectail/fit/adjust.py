@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from ..counts import ClassCounts, CountsLike, as_counts
 from ..models.adjustment import Adjustment
-from .figures import Floats, class_accuracies, score_hits
+from .describe import describe
+from .figures import Floats
 from .goals import Choice, Goal, bootstrap_scores, decide, score_all
 from .line import best_tau, prior_shift, right_between
 from .offsets import STRENGTHS, fit_offsets
-from .temperature import class_weights, fit_temperature, likelihood_and_error
+from .temperature import class_weights, fit_temperature
 
 ENOUGH = 20_000  # images for a temperature: more change its third digit
 NOTHING, TAU = "nothing", "tau"
@@ -30,7 +31,7 @@ class AdjustmentTable:
     """What an adjustment does, on validation images that it was not fitted to."""
 
     before: dict[str, float | None]
-    """Figures of the logits as they are, see :func:`describe`."""
+    """Figures of the logits as they are, see :func:`~spectail.fit.describe.describe`."""
     after: dict[str, float | None]
     """Figures of the adjusted logits, each fold adjusted by what the others say."""
     scores: dict[str, float]
@@ -161,40 +162,6 @@ def cut(labels: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     parts = np.empty(len(labels), dtype=np.int64)
     parts[order] = np.arange(len(labels)) % folds  # class after class: rare ones begin anywhere
     return parts
-
-
-def describe(
-    logits: NDArray[Any], labels: NDArray[np.int64], class_counts: CountsLike | None, goal: Goal
-) -> dict[str, float | None]:
-    """Figures of logits on labelled images, in percent; None where there is nothing to measure.
-
-    ``worst class`` and ``lowest 10 %`` are plain shares; what a choice goes by is there as well if the goal or a floor
-    asks for it. The calibration figures count classes alike, unless the goal counts images.
-    """
-    size = logits.shape[1]
-    counts = None if class_counts is None else as_counts(class_counts, on_empty="ignore")
-    hits, totals = class_accuracies(logits.argmax(1) == labels, labels, size)
-    shares = np.sort((hits / np.maximum(totals, 1))[totals > 0])
-    found: dict[str, float | None] = {
-        "overall": 100 * float(hits.sum() / totals.sum()),
-        "balanced": 100 * float(shares.mean()),
-    }
-    if counts is not None:
-        for group, members in counts.groups().items():
-            there = [label for label in members if totals[label]]
-            found[group] = 100 * float((hits[there] / totals[there]).mean()) if there else None
-    found["lowest 10 %"] = 100 * float(shares[: -(-len(shares) // 10)].mean())
-    found["worst class"] = 100 * float(shares[0])
-    stand_in = counts if counts is not None else ClassCounts(np.ones(size, dtype=np.int64))
-    asked = {goal.name, *(name for name, _ in goal.keep)}
-    for name, title in (("lowest10", "lowest 10 %, shrunk"), ("worst", "worst, shrunk")):
-        if name in asked:
-            found[title] = float(score_hits(name, hits, totals, stand_in))
-    if "tail" in asked and found.get("tail") is None:
-        found["rarest third"] = float(score_hits("tail", hits, totals, stand_in))
-    weights = class_weights(labels, size, alike=goal.name != "overall")
-    found["log loss"], found["calibration error"] = likelihood_and_error(logits, labels, weights)
-    return found
 
 
 def _check(logits: NDArray[Any], labels: NDArray[np.int64], counts: ClassCounts | None, goal: Goal) -> None:
