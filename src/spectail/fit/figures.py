@@ -137,7 +137,13 @@ def shrunk_accuracies(hits: NDArray[Any], totals: NDArray[Any], sizes: Floats | 
         >>> shrunk_accuracies(np.array([1, 4, 2, 60]), np.array([5, 5, 5, 100])).round(2)
         array([0.41, 0.63, 0.48, 0.59])
     """
-    hits, totals = np.asarray(hits, dtype=np.float64), np.asarray(totals, dtype=np.float64)
+    strength, mean = shrinkage(hits, totals, sizes)
+    return np.asarray((hits + strength * mean) / (totals + strength), dtype=np.float64)
+
+
+def shrinkage(hits: NDArray[Any], totals: NDArray[Any], sizes: Floats | None = None) -> tuple[Floats, Floats]:
+    """Strength, (..., 1), and means, (..., K) or (..., 1), of the prior in :func:`shrunk_accuracies`."""
+    totals = np.asarray(totals, dtype=np.float64)
     shares, number = hits / totals, len(totals)
     weights = totals / (9 + totals)  # of a class of n images if rho is 0.1; the sum of squares is unbiased for any
     weights /= weights.sum()
@@ -154,5 +160,4 @@ def shrunk_accuracies(hits: NDArray[Any], totals: NDArray[Any], sizes: Floats | 
     squares = (shares - mean) ** 2 @ weights * number / max(number - free, 1)
     chance, more = (variance / totals) @ weights, (variance * (1 - 1 / totals)) @ weights
     rho = np.divide(squares - chance, more, out=np.zeros_like(squares), where=more > 0)
-    strength = (1 / np.clip(rho, 1 / (1 + LARGEST), 1) - 1)[..., None]
-    return np.asarray((hits + strength * mean) / (totals + strength), dtype=np.float64)
+    return (1 / np.clip(rho, 1 / (1 + LARGEST), 1) - 1)[..., None], mean
