@@ -12,6 +12,7 @@ from .._utils.names import nearest
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
+    "fit": ("fit", "the best classifier for a goal, from a folder or an array"),
     "compare": ("compare", "several methods and seeds on one data set, in one table"),
     "evaluate": ("evaluate", "measure the model of a run again"),
     "report": ("report", "an HTML report of one run, or of several side by side"),

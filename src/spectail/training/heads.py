@@ -21,7 +21,7 @@ from .car_term import make_car_term
 from .config import TrainConfig
 from .optim import make_optimizer, rate
 
-LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000)
+LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
 """Lengths in optimiser steps that are tried until one is long enough."""
 FALL = 0.005
 """A run of twice the length must lower the held-out loss by this share of it to be worth its time."""

@@ -1,0 +1,190 @@
+"""`spectail fit WHAT`: from a folder or an array to the best classifier for a goal, in one command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .._utils.owner import Owner
+from ..data.config import DataConfig
+from ..experiments.engines import EngineOptions
+from ..models.build import ModelConfig
+from .arguments import read_flags
+from .console import ConsoleReporter, make_console
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Data(DataConfig):
+    """What to learn from, and how it is cut."""
+
+    dataset: tyro.conf.Positional[str] = "glyphs-lt"
+    """A folder with a folder of images per class, a list (.csv, .txt), a .parquet or .npz file, or a name from
+    `spectail list datasets`."""
+
+
+@dataclass(frozen=True)
+class FitCommand:
+    """Find the best classifier for a goal: heads with many losses and settings on the features of a pre-trained
+    network, judged on images that they have not seen, and the best one trained on all images.
+
+    Nothing but the data must be given. The result is the folder of an ordinary run, for `spectail predict`, `export`
+    and `report`, with fit.json and advice.csv.
+    """
+
+    data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
+    goal: Literal["balanced", "overall", "tail", "worst", "lowest10"] = "balanced"
+    """What to make as large as possible: the mean of the class accuracies, the share of right predictions, the mean of
+    the tail classes, the worst classes, or the lowest tenth."""
+    keep: tuple[str, ...] = ()
+    """Floors in percent for other figures, such as overall=80."""
+    budget: str | None = None
+    """Time for everything, such as 90s, 5m or 2h. By default as long as it takes."""
+    method: tuple[str, ...] = ()
+    """Methods to choose from; cross entropy is always tried. By default all that `fit` knows."""
+    model: tyro.conf.OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    finetune: bool = False
+    """Train the whole network in the end, by the method that is best on its features."""
+    epochs: int | None = None
+    """Length of the trainings of whole networks, and of the final head. By default until the held-out loss stops
+    falling."""
+    folds: int = 5
+    """Parts into which the training images are cut for the choice."""
+    seed: int = 0
+    """Seed of folds, weights and order."""
+    device: str = "auto"
+    """Device to train on: auto, cpu, cuda, cuda:N or mps."""
+    engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=lambda: EngineOptions(jobs="auto"))
+    output: Path | None = None
+    """Folder of the result. By default runs/fit- and the name of the data and the goal."""
+    quiet: bool = False
+    """Print the answer only."""
+    report: bool = True
+    """Write report.html."""
+
+
+def run(arguments: list[str]) -> None:
+    options = read_flags(FitCommand, "spectail fit", arguments)
+    # the flags are read, and help is shown, without the engine
+    from ..experiments.driver import make_engine  # noqa: PLC0415
+    from ..fit.goals import Goal  # noqa: PLC0415
+    from ..fit.run import Fit, fit  # noqa: PLC0415
+    from ..training.config import TrainConfig  # noqa: PLC0415
+    from ..training.hardware import check_device  # noqa: PLC0415
+
+    goal = Goal.parse(options.goal, options.keep)
+    budget = seconds(options.budget) if options.budget is not None else None
+    check(options)
+    options.engine.check()
+    check_device(options.device)
+    output = options.output or Path("runs") / f"fit-{word(options.data.dataset)}-{options.goal}"
+    if (output / "config.yaml").exists():
+        raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
+    data = DataConfig(**vars(options.data))
+    config = TrainConfig(data, options.model, seed=options.seed, device=options.device, output=output)
+    console = make_console()
+    with ExitStack() as stack:
+        owner = Owner(output / "fit")
+        output.mkdir(parents=True, exist_ok=True)
+        other = owner.take()
+        if other is not None:
+            raise ValueError(f"{output} is used by another process ({other}); wait until it has ended.")
+        stack.callback(owner.release)
+        bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
+        engine = make_engine(options.engine, options.device, lambda text: console.print(text, soft_wrap=True))
+        asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune)
+        fitting = fit(asked, ConsoleReporter(console, quiet=options.quiet), engine, bar.advance_to)
+    show(console, fitting.record, f"spectail fit {shlex.join(arguments)}", output)
+    if options.report:
+        from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
+        from .report import report_or_say  # noqa: PLC0415
+
+        report_or_say(lambda: [read_run(output)], output / "report.html", lambda text: console.print(text))
+
+
+class candidate_bar:
+    """A bar for all candidates, on a terminal; elsewhere a line every tenth of the way."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self.console, self.quiet, self.said = console, quiet, 0
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> candidate_bar:
+        return self
+
+    def advance_to(self, done: int, total: int) -> None:
+        if self.quiet:
+            return
+        if not self.console.is_terminal:
+            if 10 * done // total > self.said or done == total:
+                self.said = 10 * done // total
+                self.console.print(f"candidates: {done} of {total} heads trained")
+            return
+        if self.bar is None:
+            columns = (TextColumn("candidates"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, console=self.console, transient=True, speed_estimate_period=1e9)
+            self.task = self.bar.add_task("", total=total)
+            self.bar.start()
+        self.bar.update(self.task, completed=done, total=total)
+        if done == total:
+            self.__exit__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def show(console: Console, record: dict[str, object], command: str, output: Path) -> None:
+    from ..fit.answer import alternatives, sentences, table_rows  # noqa: PLC0415
+
+    table = Table("", "balanced", "overall", "tail", "worst", "lowest 10 %", title="Out of fold, percent")
+    for row in table_rows(record):
+        table.add_row(*row)
+    console.print(table)
+    for note in record["notes"]:  # type: ignore[attr-defined]
+        console.print(f"note: {note}", soft_wrap=True)
+    for sentence in sentences(record):
+        console.print(sentence, soft_wrap=True)
+    base = re.sub(r" --goal[ =]\S+", "", command)
+    for line in alternatives(record, base):
+        console.print(line, soft_wrap=True)
+    console.print(f"results in {output}", soft_wrap=True)
+
+
+def check(options: FitCommand) -> None:
+    from ..fit.candidates import LOSSES  # noqa: PLC0415
+
+    known = [loss[1] for loss in LOSSES]
+    for name in options.method:
+        if name not in known:
+            raise ValueError(f"--method {name}: fit chooses from {', '.join(dict.fromkeys(known))}.")
+    if options.folds < 2:
+        raise ValueError(f"--folds must be 2 or more; got {options.folds}.")
+    if options.epochs is not None and options.epochs < 1:
+        raise ValueError(f"--epochs must be 1 or more; got {options.epochs}.")
+    if options.seed < 0:
+        raise ValueError(f"--seed must be 0 or more; got {options.seed}.")
+
+
+def seconds(text: str) -> float:
+    """``90s``, ``5m``, ``2h``, or a number of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"--budget must be a time such as 90s, 5m or 2h; got {text!r}.")
+    return float(found[1]) * UNITS[found[2] or "s"]
+
+
+def word(dataset: str) -> str:
+    """A data set as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", Path(dataset.partition(":")[2] or dataset).stem).strip("-") or "data"

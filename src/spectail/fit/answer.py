@@ -1,0 +1,68 @@
+"""What `fit` found, in sentences and as a menu. Everything comes from fit.json, so that a report says the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FIGURES = {
+    "balanced": "mean class accuracy",
+    "overall": "overall accuracy",
+    "tail": "accuracy on rare classes",
+    "worst": "accuracy on the worst classes",
+    "lowest10": "accuracy on the lowest tenth of the classes",
+}
+
+
+def sentences(record: dict[str, Any]) -> list[str]:
+    """Three sentences: what was chosen, what it gains over cross entropy, what it costs."""
+    goal, chosen, plain = record["goal"], record["chosen"], record["cross_entropy"]
+    figure, gain = FIGURES[goal], record["differences"][goal]
+    tried = len(record["trainings"])
+    how = "on images that no head had seen" if record["folds"] > 1 else "on images held out of everything"
+    first = f"Chosen for the best {figure}: {chosen['title']}, out of {tried} trainings judged {how}."
+    same = chosen["title"] == record["cross_entropy"]["title"]
+    if same:
+        second = f"That is cross entropy itself: nothing else is clearly better ({chosen['figures'][goal]:.1f} %)."
+    else:
+        level = "" if gain["low"] > 0 or gain["high"] < 0 else ", which is no clear difference"
+        second = (
+            f"Its {figure} is {chosen['figures'][goal]:.1f} %, against {plain['figures'][goal]:.1f} % of cross entropy: "
+            f"{gain['value']:+.1f} points [{gain['low']:+.1f}, {gain['high']:+.1f}]{level}."
+        )
+    return [first, second, _cost(record)]
+
+
+def _cost(record: dict[str, Any]) -> str:
+    if record["goal"] == "overall":
+        balanced = record["chosen"]["figures"]["balanced"] - record["cross_entropy"]["figures"]["balanced"]
+        return f"The mean class accuracy changes by {balanced:+.1f} points."
+    cost = record["differences"]["overall"]
+    interval = f"{cost['value']:+.1f} points [{cost['low']:+.1f}, {cost['high']:+.1f}]"
+    if cost["high"] < 0:
+        return f"It costs overall accuracy on data that are as unbalanced as these: {interval}."
+    if cost["low"] > 0:
+        return f"It costs nothing: overall accuracy on data that are as unbalanced as these rises too, by {interval}."
+    return f"It costs nothing that can be measured: overall accuracy changes by {interval}."
+
+
+def alternatives(record: dict[str, Any], command: str) -> list[str]:
+    """If you care more about something else: what to take then, and how."""
+    lines = []
+    for goal, other in record["other_goals"].items():
+        if other["title"] == record["chosen"]["title"]:
+            continue
+        better = other["figures"][goal] - record["chosen"]["figures"][goal]
+        if better > 0:
+            more = f"If you care more about {FIGURES[goal]} ({better:+.1f} points): {other['title']}."
+            lines.append(f"{more} {command} --goal {goal}")
+    return lines
+
+
+def table_rows(record: dict[str, Any], most: int = 8) -> list[tuple[str, ...]]:
+    """The best candidates, the chosen one, and cross entropy: title and figures in percent."""
+    chosen = record["chosen"]
+    rows = [(f"> {chosen['title']}", chosen["figures"])]
+    rows += [(one["title"], one["figures"]) for one in record["menu"] if one["title"] != chosen["title"]][:most]
+    if record["cross_entropy"]["title"] not in {title for title, _ in rows} | {chosen["title"]}:
+        rows.append((record["cross_entropy"]["title"], record["cross_entropy"]["figures"]))
+    return [(title, *(f"{figures[name]:.1f}" for name in FIGURES)) for title, figures in rows]

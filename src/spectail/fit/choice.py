@@ -1,0 +1,132 @@
+"""From out-of-fold predictions to one candidate for a goal, with what it gains and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..models.adjustment import Adjustment
+from .candidates import Candidate, Training, shifted
+from .crossfit import CrossFit, Fitted
+from .goals import GOALS, Choice, Goal, bootstrap_scores, choose, score_all
+from .temperature import class_weights, fit_temperature
+
+INTERVAL = (2.5, 97.5)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A figure of the choice minus that of cross entropy, in points, with a 95 % interval over images."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval leaves zero out, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen from out-of-fold predictions."""
+
+    candidate: Candidate
+    fitted: Fitted
+    choice: Choice
+    adjustment: Adjustment
+    figures: dict[str, float]
+    """Of the choice, out of fold, by name of the goal."""
+    plain: Training
+    """Cross entropy, which the choice is compared with."""
+    baseline: dict[str, float]
+    """Its figures, without a shift."""
+    differences: dict[str, Difference]
+    menu: list[dict[str, Any]]
+    """The best shift of every training for the goal, best first, with all figures."""
+    others: dict[str, dict[str, Any]]
+    """For every other goal, what would be chosen then."""
+
+
+def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 0) -> Chosen:
+    """Apply the one-standard-error rule to all candidates that have predicted every fold.
+
+    Args:
+        result: of cross-fitting.
+        goal: what to choose for.
+        plain: the training that the choice is compared with.
+        seed: of the bootstrap.
+    """
+    candidates, right = result.candidates()
+    if not candidates:
+        raise ValueError("no candidate has predicted all images in the time that it had.")
+    labels, counts = result.labels[result.judged], result.counts
+    scores = {name: score_all(name, right, labels, counts) for name in GOALS}
+    draws = {name: bootstrap_scores(name, right, labels, counts, seed=seed) for name in {goal.name, "overall"}}
+    simplicity = [candidate.simplicity for candidate in candidates]
+    choice = choose(goal, scores[goal.name], draws[goal.name], simplicity, scores)
+    candidate = candidates[choice.index]
+    base = next(at for at, one in enumerate(candidates) if one.training == plain and one.shift == 0)
+    others = {}
+    for name in GOALS:
+        if name != goal.name:
+            drawn = bootstrap_scores(name, right, labels, counts, seed=seed)
+            other = choose(Goal(name), scores[name], drawn, simplicity)
+            others[name] = _entry(candidates[other.index], other.index, scores)
+    return Chosen(
+        candidate,
+        result.fitted[candidate.training.title],
+        choice,
+        _adjustment(result, candidate, goal),
+        {name: float(values[choice.index]) for name, values in scores.items()},
+        plain,
+        {name: float(values[base]) for name, values in scores.items()},
+        {name: _difference(scores[name], drawn, choice.index, base) for name, drawn in draws.items()},
+        _menu(candidates, scores, goal),
+        others,
+    )
+
+
+def _difference(scores: NDArray[np.float64], draws: NDArray[np.float64], one: int, other: int) -> Difference:
+    low, high = np.percentile(draws[:, one] - draws[:, other], INTERVAL)
+    return Difference(float(scores[one] - scores[other]), float(low), float(high))
+
+
+def _entry(candidate: Candidate, at: int, scores: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+    training = candidate.training
+    return {
+        "title": candidate.title,
+        "training": training.title,
+        "method": training.method,
+        "features": training.features,
+        "weight_decay": training.decay,
+        "shift": candidate.shift,
+        "figures": {name: round(float(values[at]), 3) for name, values in scores.items()},
+    }
+
+
+def _menu(
+    candidates: list[Candidate], scores: dict[str, NDArray[np.float64]], goal: Goal
+) -> list[dict[str, Any]]:  # fmt: skip
+    best: dict[str, int] = {}
+    order = np.argsort(-scores[goal.name], kind="stable")
+    for at in order.tolist():
+        best.setdefault(candidates[at].training.title, at)
+    return [_entry(candidates[at], at, scores) for at in best.values()]
+
+
+def _adjustment(result: CrossFit, candidate: Candidate, goal: Goal) -> Adjustment:
+    """The shift, and the temperature that fits out-of-fold logits. Classes count alike, unless the goal is overall."""
+    logits = result.fitted[candidate.training.title].logits[result.judged]
+    labels, counts = result.labels[result.judged], result.counts
+    moved = shifted(logits, candidate.shift, counts)
+    weights = class_weights(labels, len(counts), alike=goal.name != "overall")
+    names = counts.names or tuple(map(str, range(len(counts))))
+    offsets = -candidate.shift * counts.frequencies.log().numpy()
+    tau = candidate.shift if candidate.shift else None
+    return Adjustment(names, tuple(map(float, offsets)), fit_temperature(moved, labels, weights), tau, str(goal),
+                      "out-of-fold predictions of the training images")  # fmt: skip

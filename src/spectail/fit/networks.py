@@ -1,0 +1,129 @@
+"""Networks that are trained on these very labels: judged on images that were held out of them, too.
+
+Heads on the features of such a network look better on its training images than they are, above all on rare classes. So
+one cut of the data is held out of everything; the final model is then trained on all of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..data.datasets import Data, load
+from ..experiments.runs import code_version, hash_of
+from ..experiments.task import Outcome, Task
+from ..training.build import make_pieces
+from ..training.config import TrainConfig
+from ..training.config_io import from_dict, to_dict
+from ..training.reporter import Reporter
+from ..training.trained import load_trained
+from .candidates import Training
+from .crossfit import Carrier, CrossFit, Fitted, Here, Table
+from .folds import ALWAYS_TRAINED
+
+HELD_OUT = 0.2
+"""Share of each class that the choice is made on."""
+SCRATCH = {"optim": {"epochs": 30, "batch_size": 64, "lr": 5e-3, "weight_decay": 0.05}}
+TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}}
+"""Of a network that starts from pre-trained weights."""
+METHODS = ("ce", "balanced-softmax")
+FLAT = 0.5
+"""Points that the accuracy may still gain in the last fifth of a training that has come to its end."""
+AS_TRAINED = "as trained"
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks trained on a part of the data, the features that they give, and what they predict for the rest."""
+
+    tables: dict[str, Table]
+    result: CrossFit
+    converged: bool
+
+
+def settings(config: TrainConfig, method: str, output: Path, epochs: int | None = None) -> TrainConfig:
+    """Of a run that trains the whole network."""
+    start = TUNED if config.model.pretrained or config.model.init is not None else SCRATCH
+    made = from_dict({"method": method} | start, replace(config, probe=False, features=None, output=output))
+    return made if epochs is None else replace(made, optim=replace(made.optim, epochs=epochs))
+
+
+def as_trained(method: str, config: TrainConfig, simplicity: int) -> Training:
+    """The network with the head that it was trained with."""
+    optim = config.optim
+    return Training(AS_TRAINED, "network", optim.lr, optim.weight_decay, method, simplicity, {}, method)
+
+
+def train_networks(
+    config: TrainConfig,
+    methods: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    engine: Carrier | None = None,
+    epochs: int | None = None,
+) -> Networks:
+    """Train a network by each method on four fifths of each class."""
+    cut = replace(config, data=replace(config.data, val_fraction=HELD_OUT, val_per_class=0))
+    runs = {method: settings(cut, method, folder / f"cut-{method}", epochs) for method in methods}
+    tasks = deque(task_of(run) for run in runs.values())
+    for task, outcome in (engine or Here()).carry_out(tasks, lambda task: reporter.start(f"training {task.title}")):
+        check(task, outcome)
+    data = load(cut.data, track=reporter.track)
+    tables: dict[str, Table] = {}
+    result: CrossFit | None = None
+    converged = True
+    for simplicity, (method, run) in enumerate(runs.items()):
+        table, logits = features_of(run, data, reporter)
+        assert data.val is not None
+        if result is None:
+            folds = np.repeat([ALWAYS_TRAINED, 0], [len(data.train), len(data.val)])
+            result = CrossFit(table.labels, data.counts, folds)
+        training = as_trained(method, run, simplicity)
+        whole = np.full((len(table.labels), len(table.names)), np.nan, dtype=np.float32)
+        whole[len(data.train) :] = logits
+        flat = is_flat(run.output)
+        result.fitted[training.title] = Fitted(training, whole, 0, {}, flat, (0,))
+        converged &= flat
+        tables[method] = table
+    assert result is not None
+    return Networks(tables, result, converged)
+
+
+def task_of(config: TrainConfig) -> Task:
+    settings = to_dict(config) | {"output": ""}
+    return Task(f"a network by {config.method}", hash_of(settings), code_version(), config)
+
+
+def check(task: Task, outcome: Outcome) -> None:
+    if outcome.status != "done":
+        raise ValueError(f"{task.title} could not be trained: {outcome.error or outcome.status}")
+
+
+def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table, np.ndarray]:
+    """Features of all images, those held out last, and the network's own logits for these."""
+    start = replace(run.model, init=run.output, pretrained=False)
+    pieces = make_pieces(replace(run, probe=True, model=start), reporter, data)
+    train, held = pieces.splits["train"], pieces.splits["val"]
+    features = torch.cat([train.features, held.features])  # type: ignore[union-attr]
+    head = load_trained(run.output).model.head.cpu()  # type: ignore[union-attr]
+    with torch.no_grad():
+        logits = head(held.features).numpy()  # type: ignore[union-attr,operator]
+    labels = np.concatenate([train.labels, held.labels])
+    return Table(features.numpy(), labels, tuple(data.train.names)), logits
+
+
+def is_flat(folder: Path) -> bool:
+    """Whether validation accuracy had come to rest: over the last fifth of the epochs it rose by less than 0.5."""
+    import json  # noqa: PLC0415
+
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    values = [line["val_balanced"] for line in lines if line.get("val_balanced") is not None]
+    size = max(1, len(values) // 5)
+    if len(values) < 2 * size + 1:
+        return False
+    return bool(np.mean(values[-size:]) - np.mean(values[-2 * size : -size]) < FLAT)

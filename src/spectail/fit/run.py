@@ -1,0 +1,256 @@
+"""`fit` from end to end: features, cross-fitting, choice, the final model as an ordinary run, and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._utils.files import write_json
+from ..counts import ClassCounts
+from ..data.datasets import Data
+from ..data.feature_set import FeatureSet
+from ..training.build import load_data, make_pieces
+from ..training.config import TrainConfig
+from ..training.loop import RunResults, train
+from ..training.reporter import Reporter
+from . import networks
+from .backbone import USUAL, choose_backbone
+from .candidates import Training, baseline, trainings
+from .choice import Chosen, choose_candidate
+from .crossfit import Carrier, CrossFit, Table, cross_fit
+from .folds import ALWAYS_TRAINED, make_folds
+from .goals import Goal
+
+FOR_CHOOSING = 0.7
+"""Share of the budget after which no new candidate is begun: the final model needs the rest."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What to fit, and how."""
+
+    config: TrainConfig
+    """Data, network, device, seed and output; the method is what is looked for."""
+    goal: Goal = field(default_factory=Goal)
+    methods: tuple[str, ...] | None = None
+    """Methods to choose from; None for all of them."""
+    folds: int = 5
+    budget: float | None = None
+    """Seconds for everything."""
+    epochs: int | None = None
+    """Of the final training; None for as long as it takes."""
+    finetune: bool = False
+    """Train the whole network by the method that is chosen on its features."""
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What came of it."""
+
+    results: RunResults
+    chosen: Chosen
+    record: dict[str, Any]
+    """What fit.json says."""
+    data: Data
+    cross_fit: CrossFit
+
+
+def fit(
+    asked: Fit,
+    reporter: Reporter | None = None,
+    engine: Carrier | None = None,
+    done: Callable[[int, int], None] = lambda done, total: None,
+) -> Fitting:
+    """Find the best classifier for a goal, and train it on all training images."""
+    reporter = reporter or Reporter()
+    began = time.monotonic()
+    deadline = began + (FOR_CHOOSING * asked.budget if asked.budget is not None else float("inf"))
+    data = load_data(asked.config, reporter)
+    check_data(data.counts)
+    config, notes = _with_backbone(asked.config, data)
+    for note in notes:
+        reporter.start(note)
+    folder = asked.config.output / "networks"
+    trained_here = not isinstance(data.train, FeatureSet) and not (config.model.pretrained or config.model.init)
+    converged = True
+    if trained_here:
+        found = networks.train_networks(config, networks.METHODS, folder, reporter, engine, asked.epochs)
+        result, tables, converged = found.result, found.tables, found.converged
+        wanted = [replace(one, backbone=name) for name in tables for one in trainings(asked.methods)]
+        plain = result.fitted[next(iter(result.fitted))].training
+    else:
+        table = _table(config, data, reporter)
+        result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
+        tables, wanted, plain = {"": table}, trainings(asked.methods), baseline()
+        notes += _alone(result)
+    cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
+    if not result.whole():
+        raise ValueError(
+            f"the budget of {asked.budget:.0f} s ended before one candidate had predicted all folds; give more time "
+            "with --budget. The features are in the cache, so that the next try begins with the candidates."
+        )
+    if result.out_of_time:
+        notes.append("the budget ended before all candidates had been tried; more time may find a better one")
+    chosen = choose_candidate(result, asked.goal, plain, config.seed)
+    if not (chosen.fitted.converged and converged):
+        notes.append("not trained to the end: the loss on held-out images was still falling; pass a larger --epochs")
+    if not chosen.choice.floor_met:
+        notes.append(chosen.choice.note)
+    reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} images")
+    if asked.finetune and not trained_here:
+        results = _finetuned(config, chosen, data, folder, reporter, engine, asked)
+    elif trained_here:
+        results = _network(config, chosen, data, folder, reporter, asked)
+    else:
+        results = _final(config, chosen, data, reporter, asked.epochs)
+    record = _record(asked, config, chosen, result, results, notes, time.monotonic() - began)
+    write_json(asked.config.output / "fit.json", record)
+    return Fitting(results, chosen, record, data, result)
+
+
+def check_data(counts: ClassCounts) -> None:
+    sizes = counts.tolist()
+    if max(sizes) == 1:
+        raise ValueError(
+            "every class has one training image, so that nothing can be held out to choose by. Add images, or train "
+            "one method with `spectail train`."
+        )
+
+
+def _with_backbone(config: TrainConfig, data: Data) -> tuple[TrainConfig, list[str]]:
+    if isinstance(data.train, FeatureSet):
+        return config, [f"{data.train.features.shape[1]:,} features for each of {len(data.train):,} rows"]
+    pixels = min(data.train.pixels.shape[1:3]) if data.train.pixels is not None else USUAL
+    backbone = choose_backbone(config.model, pixels)
+    return replace(config, model=backbone.model, probe=backbone.frozen), [backbone.note]
+
+
+def _table(config: TrainConfig, data: Data, reporter: Reporter) -> Table:
+    pieces = make_pieces(replace(config, probe=True, features="raw", method="ce"), reporter, data)
+    train = pieces.splits["train"]
+    assert isinstance(train, FeatureSet)
+    return Table(train.features.numpy(), train.labels, train.names)
+
+
+def _alone(result: CrossFit) -> list[str]:
+    """Classes that cannot be judged, said by name."""
+    alone = result.labels[result.folds == ALWAYS_TRAINED]
+    if not len(alone):
+        return []
+    named = ", ".join(result.counts.describe(int(label)) for label in alone[:5])
+    more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+    return [f"{named}{more} has one training image: it is learnt from, and nobody can say how well"]
+
+
+def _length(config: TrainConfig, steps: int, images: int, epochs: int | None, grown: float) -> TrainConfig:
+    """So many steps, longer by as much as there are more images than in a fold; an explicit length wins."""
+    batch = min(config.optim.batch_size, images)
+    wanted = epochs or max(1, round(steps * grown / -(-images // batch)))
+    return replace(config, optim=replace(config.optim, epochs=wanted, batch_size=batch))
+
+
+def _head_config(config: TrainConfig, training: Training) -> TrainConfig:
+    return training.config(replace(config, probe=True, features=training.features, checkpoint_epochs=10**6))
+
+
+def _final(config: TrainConfig, chosen: Chosen, data: Data, reporter: Reporter, epochs: int | None) -> RunResults:
+    """The chosen head on the features of all training images."""
+    held = float(np.mean(chosen.fitted.logits[:, 0] == chosen.fitted.logits[:, 0])) / max(len(chosen.fitted.folds), 1)
+    one = _head_config(config, chosen.candidate.training)
+    one = _length(one, chosen.fitted.steps, len(data.train), epochs, 1 / (1 - held))
+    return train(one, data=data, adjustment=chosen.adjustment, reporter=_Quiet(reporter))
+
+
+def _network(
+    config: TrainConfig, chosen: Chosen, data: Data, folder: Path, reporter: Reporter, asked: Fit
+) -> RunResults:  # fmt: skip
+    """The chosen network on all images, with its own head or another one on top."""
+    training = chosen.candidate.training
+    if training.name == networks.AS_TRAINED:
+        one = networks.settings(config, training.method, asked.config.output, asked.epochs)
+        return train(one, data=data, adjustment=chosen.adjustment, reporter=reporter)
+    one = networks.settings(config, training.backbone, folder / f"all-{training.backbone}", asked.epochs)
+    train(one, data=data, reporter=reporter)
+    started = replace(config, model=replace(config.model, init=one.output), output=asked.config.output)
+    return _final(started, chosen, data, reporter, None)
+
+
+def _finetuned(
+    config: TrainConfig, chosen: Chosen, data: Data, folder: Path, reporter: Reporter, engine: Carrier | None,
+    asked: Fit,
+) -> RunResults:  # fmt: skip
+    """The whole network by the chosen method. Shift and temperature are chosen again, on images held out of it."""
+    method = chosen.candidate.training.method
+    found = networks.train_networks(config, (method,), folder, reporter, engine, asked.epochs)
+    plain = next(iter(found.result.fitted.values())).training
+    again = choose_candidate(found.result, asked.goal, plain, config.seed)
+    one = networks.settings(config, method, asked.config.output, asked.epochs)
+    return train(one, data=data, adjustment=again.adjustment, reporter=reporter)
+
+
+class _Quiet(Reporter):
+    """Lets features report, and heads, which are trained in seconds, not."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.track = reporter.track  # type: ignore[method-assign]
+
+
+def _record(
+    asked: Fit, config: TrainConfig, chosen: Chosen, result: CrossFit, results: RunResults, notes: Sequence[str],
+    seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "format": 1,
+        "goal": asked.goal.name,
+        "keep": dict(asked.goal.keep),
+        "dataset": results["dataset"],
+        "identity": results["identity"],
+        "model": config.model.model,
+        "folds": asked.folds if len(result.used) > 1 else 1,
+        "judged": int(result.judged.sum()),
+        "chosen": {
+            "title": chosen.candidate.title,
+            "method": chosen.candidate.training.method,
+            "shift": chosen.candidate.shift,
+            "temperature": round(chosen.adjustment.temperature, 4),
+            "why": chosen.choice.note,
+            "figures": _rounded(chosen.figures),
+        },
+        "cross_entropy": {"title": chosen.plain.title, "figures": _rounded(chosen.baseline)},
+        "differences": {name: _rounded(asdict(one)) for name, one in chosen.differences.items()},
+        "menu": chosen.menu,
+        "other_goals": chosen.others,
+        "trainings": [
+            {
+                "title": one.training.title,
+                "steps": one.steps,
+                "held_out_loss": {str(steps): round(loss, 5) for steps, loss in one.losses.items()},
+                "converged": one.converged,
+                "folds": list(one.folds),
+                "balanced_by_fold": _by_fold(result, one.logits, one.folds),
+            }
+            for one in result.fitted.values()
+        ],
+        "notes": list(notes),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _by_fold(result: CrossFit, logits: np.ndarray, folds: Sequence[int]) -> dict[str, float]:
+    from .figures import score  # noqa: PLC0415
+
+    found = {}
+    for fold in folds:
+        here = result.folds == fold
+        right = logits[here].argmax(1) == result.labels[here]
+        found[str(fold)] = round(score("balanced", right, result.labels[here], result.counts), 3)
+    return found
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items()}
