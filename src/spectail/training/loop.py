@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from .._utils.files import whole_file
 from ..data.batch import Batch
-from ..data.catalog import find
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..methods.base import Stage
@@ -30,6 +29,7 @@ from .evaluate import evaluate
 from .hardware import with_precision
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
+from .settle import settled
 from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun
@@ -69,11 +69,8 @@ def train(
 
     ``data`` are the images of ``config.data`` where somebody has loaded them already.
     """
+    config = with_precision(settled(config))
     check_config(config)
-    config = with_precision(config)
-    usual = find(config.data.dataset).transform
-    if config.transform is None and usual.endswith("-fast"):  # the run says so itself: it was another one before
-        config = replace(config, transform=usual)
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()
