@@ -20,7 +20,7 @@ class Export(SavedModel):
     """Write the model of a run as one file that runs without spectail.
 
     The exported model takes float images (N, 3, size, size) with values in [0, 1], normalises them itself and returns
-    logits. Class names and image size go into a JSON file beside it.
+    logits; that of a run on features takes features (N, width). Class names and sizes go into a JSON file beside it.
     """
 
     format: Literal["torch", "onnx"] = "torch"
@@ -32,13 +32,14 @@ class Export(SavedModel):
 def run(arguments: list[str]) -> None:
     options = read_flags(Export, "spectail export", arguments)
     trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
-    model = Normalised(trained.model, trained.preset).eval()
+    preset = trained.preset
+    model = trained.model if preset is None else Normalised(trained.model, preset).eval()
     path = options.output or options.run / {"torch": "model.pt2", "onnx": "model.onnx"}[options.format]
-    size = trained.preset.size
-    example = torch.rand(2, 3, size, size)
+    shape = (trained.width,) if preset is None else (3, preset.size, preset.size)
+    example = torch.rand(2, *shape)
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
-    other = torch.rand(3, 3, size, size)
+    other = torch.rand(3, *shape)
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-4, atol=1e-4)
     with whole_file(path) as temporary:
         if options.format == "torch":
@@ -52,9 +53,7 @@ def run(arguments: list[str]) -> None:
             assert onnx is not None
             onnx.save(str(temporary))
     classes = trained.manifest.classes
-    write_json(
-        path.with_suffix(".json"), {"size": size, "classes": classes, "input": "RGB in [0, 1]", "output": "logits"}
-    )
-    make_console().print(
-        f"{path}: {len(classes)} classes, {json.dumps([None, 3, size, size])} to logits", soft_wrap=True
-    )
+    takes = {"width": trained.width} if preset is None else {"size": preset.size}
+    inputs = "features" if preset is None else "RGB in [0, 1]"
+    write_json(path.with_suffix(".json"), {**takes, "classes": classes, "input": inputs, "output": "logits"})
+    make_console().print(f"{path}: {len(classes)} classes, {json.dumps([None, *shape])} to logits", soft_wrap=True)

@@ -93,6 +93,10 @@ def run(arguments: list[str]) -> None:
     data = DataConfig(**vars(options.data))
     config = TrainConfig(data, options.model, seed=options.seed, device=options.device, output=output)
     console = make_console()
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
     with ExitStack() as stack:
         owner = Owner(output / "fit")
         output.mkdir(parents=True, exist_ok=True)
@@ -101,7 +105,7 @@ def run(arguments: list[str]) -> None:
             raise ValueError(f"{output} is used by another process ({other}); wait until it has ended.")
         stack.callback(owner.release)
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
-        engine = make_engine(options.engine, options.device, lambda text: console.print(text, soft_wrap=True))
+        engine = make_engine(options.engine, options.device, say)
         asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune)
         fitting = fit(asked, ConsoleReporter(console, quiet=options.quiet), engine, bar.advance_to)
     show(console, fitting.record, f"spectail fit {shlex.join(arguments)}", output)
@@ -109,7 +113,7 @@ def run(arguments: list[str]) -> None:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
         from .report import report_or_say  # noqa: PLC0415
 
-        report_or_say(lambda: [read_run(output)], output / "report.html", lambda text: console.print(text))
+        report_or_say(lambda: [read_run(output)], output / "report.html", say)
 
 
 class candidate_bar:

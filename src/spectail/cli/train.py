@@ -16,11 +16,12 @@ from ..methods.base import Options
 from ..methods.deferred import LossOptions
 from ..methods.registry import METHODS, find_method
 from ..methods.two_stage import scaled
-from ..models.build import ModelConfig
+from ..models.build import NO_MODEL, ModelConfig
 from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
 from ..training.config_io import from_dict, preset, read_yaml
 from ..training.recipe_table import Recipe
 from ..training.recipes import find_recipe
+from ..training.settle import settled
 from .arguments import Flag, about, flags_of, names_of, parse_known, print_page, unknown_flag
 
 PROG = "spectail train"
@@ -45,7 +46,7 @@ MORE = """
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
     "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
-    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
+    "car.alpha", "probe", "features", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
 
@@ -173,15 +174,18 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     config = TrainConfig(**settings | {"method": base.method})  # what an alias stands for
     if recipe is not None:
         config = _shortened(config, recipe, first)
+    config = settled(config)
     asked = first.output is not None or base.output != TrainConfig.output
     return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
 
 
 def default_output(config: TrainConfig) -> Path:
-    data = config.data.dataset.split(":")[0] if ":" in config.data.dataset else config.data.dataset
+    name, _, path = config.data.dataset.partition(":")
+    data = (Path(path).expanduser().resolve().stem if path else name) or name
+    network = "" if config.model.model == NO_MODEL else f"-{config.model.model}"
     method = config.method + ("-car" if config.car.enabled and not find_method(config.method).car else "")
     method += f"-{config.car.preset}" if config.car.preset != "paper" else ""
-    return Path("runs") / f"{data}-{config.model.model}-{method}-seed{config.seed}"
+    return Path("runs") / f"{data}{network}-{method}-seed{config.seed}"
 
 
 def _shortened(config: TrainConfig, recipe: Recipe, given: First) -> TrainConfig:

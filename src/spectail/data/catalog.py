@@ -24,7 +24,7 @@ class Entry:
     reader: str
     """``module:function`` under ``data/sets``."""
     transform: str
-    """Name of the usual transform preset."""
+    """Name of the usual transform preset; none where there are no images."""
     imbalance: float | None = None
     """Default imbalance factor; None leaves the data as it is."""
     largest: int | None = None
@@ -41,6 +41,11 @@ class Entry:
     cap: bool = False
     takes: frozenset[str] = frozenset()
     """Options that only this kind of data set understands."""
+
+    @property
+    def has_features(self) -> bool:
+        """Whether it holds features in place of images, which no network has to see."""
+        return self.transform == "none"
 
     def open(self, config: DataConfig) -> Source:
         module, function = self.reader.split(":")
@@ -70,10 +75,22 @@ OWN = [
           order="size", takes=frozenset({"test_fraction"})),
     Entry("list:FILE", "lines of 'path label'", "lists:open_source", "imagenet-fast",
           order="size", takes=frozenset({"root", "test_list", "test_fraction", "remap_labels"})),
+    Entry("features:FILE", "arrays of features and labels: .npz, .npy or .parquet", "features:open_source", "none",
+          order="size", takes=frozenset({"feature_column", "label_column", "test_fraction", "remap_labels"})),
     Entry("parquet:PATH", "rows of encoded image and label", "parquet:open_source", "imagenet-fast",
           order="size", takes=frozenset({"image_column", "label_column", "test_fraction", "remap_labels"})),
 ]  # fmt: skip
-SPECIAL = {"root", "lists", "num_classes", "test_list", "test_fraction", "remap_labels", "image_column", "label_column"}
+SPECIAL = {
+    "root",
+    "lists",
+    "num_classes",
+    "test_list",
+    "test_fraction",
+    "remap_labels",
+    "image_column",
+    "feature_column",
+    "label_column",
+}
 
 
 def find(name: str) -> Entry:

@@ -34,8 +34,9 @@ def silent(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
 
 
 @dataclass(frozen=True)
-class CheckedImages:
-    images: Images
+class Checked:
+    """What is left of a split."""
+
     kept: NDArray[np.int64]
     """Positions of the images that are left, among those that were given."""
     broken: tuple[str, ...] = ()
@@ -46,26 +47,26 @@ class CheckedImages:
 
 def check_images(
     images: Images, *, in_memory: str, check: str, skip_broken: bool, track: Track = silent
-) -> CheckedImages:
+) -> tuple[Images, Checked]:
     """Check images and hold them in memory where that is wanted. Broken ones are named, or left out and recorded."""
     if isinstance(images, ArrayImages):
-        return CheckedImages(images, np.arange(len(images)), contents=_digests(images.pixels))
+        return images, Checked(np.arange(len(images)), contents=_digests(images.pixels))
     if in_memory == "yes" or (in_memory == "auto" and _is_small(images)):
         held = _hold(images, skip_broken=skip_broken, must=in_memory == "yes", track=track)
         if held is not None:
             return held
     if not isinstance(images, EncodedImages):
-        return CheckedImages(images, np.arange(len(images)))
+        return images, Checked(np.arange(len(images)))
     missing = _missing(images)
     if missing and not skip_broken:
         _refuse(missing, images)
     images = images.for_random_access()
     if check == "none" and not skip_broken:
-        return CheckedImages(images, np.arange(len(images)))
+        return images, Checked(np.arange(len(images)))
     return _read(images, whole=check == "full" or len(images) <= QUICK, skip_broken=skip_broken, track=track)
 
 
-def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> CheckedImages | None:
+def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> tuple[Images, Checked] | None:
     """Decode everything into one array, kept in the cache; None if the sizes differ."""
     broken: dict[int, BrokenImage] = {}
     pixels: NDArray[np.uint8] | None = None
@@ -104,7 +105,7 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> Che
     pixels = pixels[kept] if broken else pixels
     problems = tuple(broken[index].problem for index in sorted(broken))
     left = ArrayImages(pixels, images.take(kept) if broken else images)
-    return CheckedImages(left, kept, problems, _digests(pixels))
+    return left, Checked(kept, problems, _digests(pixels))
 
 
 class _UnequalSizes(Exception):
@@ -115,7 +116,7 @@ class _SomeBroken(Exception):
     pass
 
 
-def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track) -> CheckedImages:
+def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track) -> tuple[Images, Checked]:
     """Decode all images, or a sample, on several threads: decoding large images leaves the interpreter free."""
     whole = whole or skip_broken
     generator = np.random.default_rng(0)
@@ -139,7 +140,7 @@ def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track
     kept = np.setdiff1d(np.arange(len(images)), np.array(list(broken), dtype=np.int64))
     left = images.take(kept) if broken else images
     problems = tuple(error.problem for error in broken.values())
-    return CheckedImages(left, kept, problems, contents[kept] if whole else None)
+    return left, Checked(kept, problems, contents[kept] if whole else None)
 
 
 def _missing(images: EncodedImages) -> list[BrokenImage]:

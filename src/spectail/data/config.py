@@ -12,7 +12,8 @@ class DataConfig:
     """Which data set, and how it is cut."""
 
     dataset: str = "glyphs-lt"
-    """A name from `spectail list datasets`, or data of your own as folder:PATH, list:FILE or parquet:PATH."""
+    """A name from `spectail list datasets`, or data of your own as folder:PATH, list:FILE, parquet:PATH or
+    features:FILE."""
     root: Path | None = None
     """Folder that holds the files of the data set. By default the cache folder, into which CIFAR is downloaded."""
     imbalance: float | None = None
@@ -52,10 +53,12 @@ class DataConfig:
     """Folder of the list or JSON files of imagenet-lt and inat2018. By default the root."""
     image_column: str | None = None
     """Parquet column that holds the encoded images. By default it is told from the schema."""
+    feature_column: str | None = None
+    """Parquet column that holds lists of numbers, for features:FILE. By default it is told from the schema."""
     label_column: str | None = None
     """Parquet column that holds the labels. By default it is told from the schema."""
     remap_labels: bool = False
-    """Close gaps in the labels of a list or parquet file by numbering the classes that occur."""
+    """Close gaps in the labels of a list, a parquet file or features by numbering the classes that occur."""
     skip_broken: bool = False
     """Leave unreadable images out and record them, instead of stopping."""
     check: Literal["quick", "full", "none"] = "quick"

@@ -13,26 +13,37 @@ from .. import __version__
 from ..counts import ClassCounts
 from . import longtail
 from .catalog import Entry, check_options, find
-from .checks import CheckedImages, Track, check_images, silent
+from .checks import Track, silent
 from .config import DataConfig
-from .image_set import ImageSet
-from .images import FileImages
+from .feature_set import FeatureSet
 from .manifest import Manifest, Split, describe_groups, describe_statistics
+from .samples import Samples
 from .sets.source import Source
+from .split_checks import check_splits
 
 
 @dataclass(frozen=True)
 class Data:
     """The splits of a data set, and the proof of what they are."""
 
-    train: ImageSet
-    test: ImageSet
-    val: ImageSet | None
+    train: Samples
+    test: Samples
+    val: Samples | None
     manifest: Manifest
     transform: str
     """Name of the usual transform preset for this set."""
     contents: dict[str, NDArray[np.uint64] | None] = field(default_factory=dict)
     """What each image of a split shows, as a digest; None where not all images were read."""
+
+    @property
+    def splits(self) -> dict[str, Samples]:
+        """Those there are, by name."""
+        return {"train": self.train, "test": self.test} | ({"val": self.val} if self.val is not None else {})
+
+    @property
+    def width(self) -> int | None:
+        """Numbers in a row of features; None for images."""
+        return self.train.features.shape[1] if isinstance(self.train, FeatureSet) else None
 
     @property
     def counts(self) -> ClassCounts:
@@ -81,14 +92,14 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         raise ValueError("--val-seed means nothing without --val-fraction or --val-per-class. Leave it out.")
     if config.data_seed and not _draws(config, source, rule):
         raise ValueError(f"--data-seed means nothing for {config.dataset}: nothing is drawn. Leave it out.")
-    splits = {"train": train, "test": test} | ({"val": val} if val is not None else {})
-    checked, checks = _check_splits(splits, config, track)
+    splits: dict[str, Samples] = {"train": train, "test": test} | ({"val": val} if val is not None else {})
+    checked, checks = check_splits(splits, config, track)
     manifest = Manifest(
         dataset=_portable(config.dataset),
         rule=rule,
         classes=list(train.names),
         splits={
-            name: Split.of(data, result.contents, splits[name].images.take(result.kept).index_digest())
+            name: Split.of(data, result.contents, splits[name].subset(result.kept).index_digest())
             for name, (data, result) in checked.items()
         },
         ranks=ranks,
@@ -105,7 +116,7 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     return Data(checked["train"][0], checked["test"][0], held, manifest, entry.transform, contents)
 
 
-def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, dict[str, Any], str | None]:
+def _cut(train: Samples, config: DataConfig, entry: Entry) -> tuple[Samples, dict[str, Any], str | None]:
     """Apply the profile: the subset, the rule in words, and the hash of the ranks."""
     available = train.counts
     imbalance = config.imbalance if config.imbalance is not None else entry.imbalance
@@ -134,7 +145,7 @@ def _cut(train: ImageSet, config: DataConfig, entry: Entry) -> tuple[ImageSet, d
     return train.subset(kept), rule, ranks
 
 
-def _held_out(train: ImageSet, *, fraction: float, per_class: int, seed: int) -> tuple[ImageSet, ImageSet]:
+def _held_out(train: Samples, *, fraction: float, per_class: int, seed: int) -> tuple[Samples, Samples]:
     held = longtail.hold_out(train.labels, train.names, fraction=fraction, per_class=per_class, seed=seed)
     if not held.any():
         raise ValueError(
@@ -144,65 +155,12 @@ def _held_out(train: ImageSet, *, fraction: float, per_class: int, seed: int) ->
     return train.subset(~held), train.subset(held)
 
 
-def _check_classes(train: ImageSet, test: ImageSet) -> None:
+def _check_classes(train: Samples, test: Samples) -> None:
     counts, tested = train.counts, test.counts.tolist()
     for label, (have, wanted) in enumerate(zip(counts.tolist(), tested, strict=True)):
         if not have:
             also = " but is in the test set" if wanted else ""
             raise ValueError(f"{counts.describe(label)} has no training image{also}. Add some or remove the class.")
-
-
-def _check_splits(
-    splits: dict[str, ImageSet], config: DataConfig, track: Track
-) -> tuple[dict[str, tuple[ImageSet, CheckedImages]], dict[str, Any]]:
-    """Read or check the images of every split; note what is broken, and images that are in two places."""
-    done: dict[str, tuple[ImageSet, CheckedImages]] = {}
-    for name, data in splits.items():
-        result = check_images(
-            data.images, in_memory=config.in_memory, check=config.check, skip_broken=config.skip_broken, track=track
-        )
-        done[name] = ImageSet(result.images, data.labels[result.kept], data.names), result
-    lost = next((label for label, n in enumerate(done["train"][0].counts.tolist()) if not n), None)
-    if lost is not None:
-        raise ValueError(f"{splits['train'].counts.describe(lost)} has no training image left without its broken ones.")
-    sets = {name: data for name, (data, _) in done.items()}
-    contents = {name: result.contents for name, (_, result) in done.items() if result.contents is not None}
-    whole = len(contents) == len(done)
-    checks = {
-        "read": "all images" if whole else "none" if config.check == "none" else "a sample",
-        "broken": {name: list(result.broken) for name, (_, result) in done.items() if result.broken},
-        "duplicates": _duplicates(sets, contents) if whole else _same_paths(sets),
-    }
-    return done, checks
-
-
-def _duplicates(sets: dict[str, ImageSet], known: dict[str, NDArray[np.uint64]]) -> dict[str, Any]:
-    """Images of one split that are in another one too, and equal training images under two labels."""
-    result: dict[str, Any] = {}
-    for name, values in known.items():
-        if name != "train":
-            shared = np.flatnonzero(np.isin(values, known["train"]))
-            examples = [sets[name].images.name(int(at)) for at in shared[:5]]
-            result[f"train and {name}"] = {"images": len(shared), "examples": examples}
-    labels = sets["train"].labels
-    pairs = np.unique(np.stack([known["train"], labels.astype(np.uint64)]), axis=1)
-    result["train, under two labels"] = {"images": int(pairs.shape[1] - len(np.unique(known["train"])))}
-    return result
-
-
-def _same_paths(splits: dict[str, ImageSet]) -> dict[str, Any] | None:
-    """Where not all images were read: files that are listed in two splits."""
-    files = {name: data.images for name, data in splits.items() if isinstance(data.images, FileImages)}
-    if "train" not in files:
-        return None
-    known = {hash(path) for path in files["train"].paths}
-    result: dict[str, Any] = {}
-    for name, images in files.items():
-        if name != "train" and images.root == files["train"].root:
-            shared = [path for path in images.paths if hash(path) in known]
-            if shared:
-                result[f"train and {name}, by path"] = {"images": len(shared), "examples": shared[:5]}
-    return result or None
 
 
 def _draws(config: DataConfig, source: Source, rule: dict[str, Any]) -> bool:

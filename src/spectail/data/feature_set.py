@@ -1,4 +1,4 @@
-"""Features in place of images: `FeatureSet` trains heads on a frozen backbone, `FeatureCache` keeps features on disk.
+"""Features in place of images: `FeatureSet` is what heads are trained on, `FeatureCache` keeps those of a backbone.
 
 The cache knows features by what their images show: another cut of a data set, or other validation data of the same
 cut, computes only what was never seen.
@@ -7,9 +7,11 @@ cut, computes only what was never seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,16 +22,28 @@ Compute = Callable[[NDArray[np.int64]], NDArray[Any]]
 
 
 class FeatureSet:
-    """Features (N, D) with labels and class names."""
+    """Features (N, D) with labels and class names: what an `ImageSet` is for images.
+
+    Args:
+        rows: where each row stands in the file that it comes from; by default 0, 1, 2, ...
+    """
 
     pixels = None
+    unit = "rows"
 
-    def __init__(self, features: Tensor, labels: NDArray[np.int64], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        features: Tensor,
+        labels: NDArray[np.int64],
+        names: Sequence[str],
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
         if features.ndim != 2 or len(features) != len(labels):
             raise ValueError(
                 f"features must be (N, D) with one label each; got {tuple(features.shape)}, {len(labels)}."
             )
         self.features, self.labels, self.names = features, np.asarray(labels, dtype=np.int64), tuple(names)
+        self.rows = np.arange(len(labels)) if rows is None else rows
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,7 +56,33 @@ class FeatureSet:
         return ClassCounts(np.bincount(self.labels, minlength=len(self.names)), self.names)
 
     def subset(self, indices: NDArray[Any]) -> FeatureSet:
-        return FeatureSet(self.features[indices], self.labels[indices], self.names)
+        """The samples at ``indices`` (positions or a mask), in that order."""
+        chosen = torch.from_numpy(np.asarray(indices))
+        return FeatureSet(self.features[chosen], self.labels[indices], self.names, self.rows[indices])
+
+    def with_classes(self, labels: NDArray[np.int64], names: Sequence[str]) -> FeatureSet:
+        """The same samples under other labels and class names."""
+        return FeatureSet(self.features, labels, names, self.rows)
+
+    def with_features(self, features: Tensor) -> FeatureSet:
+        """The same samples with other features."""
+        return FeatureSet(features, self.labels, self.names, self.rows)
+
+    def name_of(self, index: int) -> str:
+        """What to call a sample in messages, manifests and reports."""
+        return f"row {self.rows[index]}"
+
+    def sample_names(self) -> list[str]:
+        return [f"row {row}" for row in self.rows.tolist()]
+
+    def index_digest(self) -> str | None:
+        """None: the digests of the rows themselves are always known."""
+        return None
+
+    def digests(self) -> NDArray[np.uint64]:
+        """A digest of each row: equal rows have equal digests."""
+        values = np.ascontiguousarray(self.features.cpu().numpy())
+        return np.array([int.from_bytes(blake2b(row.data, digest_size=8).digest(), "big") for row in values], np.uint64)
 
 
 class FeatureCache:

@@ -23,6 +23,8 @@ class ImageSet(Dataset[tuple[Any, int]]):
         (3, 1, ClassCounts([1, 2]))
     """
 
+    unit = "images"
+
     def __init__(
         self,
         images: Images,
@@ -64,6 +66,18 @@ class ImageSet(Dataset[tuple[Any, int]]):
             raise ValueError(f"a mask needs one entry per image: got {len(indices)} for {len(self)} images.")
         chosen = np.flatnonzero(indices) if indices.dtype == bool else indices
         return ImageSet(self.images.take(chosen), self.labels[chosen], self.names, self.transform)
+
+    def with_classes(self, labels: NDArray[np.int64], names: Sequence[str]) -> ImageSet:
+        """The same samples under other labels and class names."""
+        return ImageSet(self.images, labels, names, self.transform)
+
+    def name_of(self, index: int) -> str:
+        """What to call a sample in messages, manifests and reports."""
+        return self.images.name(index)
+
+    def index_digest(self) -> str | None:
+        """Identifies the images by where they are stored, when that means something elsewhere."""
+        return self.images.index_digest()
 
     def with_transform(self, transform: Callable[[Any], Any] | None) -> ImageSet:
         return ImageSet(self.images, self.labels, self.names, transform)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from .._utils.files import array_digest, write_json
 from ..counts import ClassCounts
-from .image_set import ImageSet
+from .feature_set import FeatureSet
+from .samples import Samples
 
 FORMAT = 1
 
@@ -30,7 +31,7 @@ class Split:
     index: str | None
 
     @classmethod
-    def of(cls, data: ImageSet, contents: NDArray[np.uint64] | None, index: str | None) -> Split:
+    def of(cls, data: Samples, contents: NDArray[np.uint64] | None, index: str | None) -> Split:
         content = None if contents is None else array_digest(contents)
         return cls(len(data), data.counts.tolist(), array_digest(data.labels), content, index)
 
@@ -137,7 +138,7 @@ def describe_groups(counts: ClassCounts, convention: str) -> dict[str, Any]:
     }
 
 
-def describe_statistics(train: ImageSet) -> dict[str, Any]:
+def describe_statistics(train: Samples) -> dict[str, Any]:
     counts = train.counts
     result: dict[str, Any] = {
         "imbalance_factor": round(counts.imbalance_factor, 4),
@@ -145,6 +146,8 @@ def describe_statistics(train: ImageSet) -> dict[str, Any]:
         "smallest": int(counts.counts.min()),
         "gini": round(counts.gini, 4),
     }
+    if isinstance(train, FeatureSet):
+        result["features"] = train.features.shape[1]
     if train.pixels is not None:  # what to normalise with, when no checkpoint says otherwise
         mean, std = channel_statistics(train.pixels)
         result |= {"mean": mean.round(4).tolist(), "std": std.round(4).tolist()}

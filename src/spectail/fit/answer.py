@@ -26,8 +26,8 @@ def sentences(record: dict[str, Any]) -> list[str]:
     else:
         level = "" if gain["low"] > 0 or gain["high"] < 0 else ", which is no clear difference"
         second = (
-            f"Its {figure} is {chosen['figures'][goal]:.1f} %, against {plain['figures'][goal]:.1f} % of cross entropy: "
-            f"{gain['value']:+.1f} points [{gain['low']:+.1f}, {gain['high']:+.1f}]{level}."
+            f"Its {figure} is {chosen['figures'][goal]:.1f} %, against {plain['figures'][goal]:.1f} % of cross "
+            f"entropy: {gain['value']:+.1f} points [{gain['low']:+.1f}, {gain['high']:+.1f}]{level}."
         )
     return [first, second, _cost(record)]
 

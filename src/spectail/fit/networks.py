@@ -110,7 +110,7 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
     pieces = make_pieces(replace(run, probe=True, model=start), reporter, data)
     train, held = pieces.splits["train"], pieces.splits["val"]
     features = torch.cat([train.features, held.features])  # type: ignore[union-attr]
-    head = load_trained(run.output).model.head.cpu()  # type: ignore[union-attr]
+    head = load_trained(run.output).model.head.cpu()
     with torch.no_grad():
         logits = head(held.features).numpy()  # type: ignore[union-attr,operator]
     labels = np.concatenate([train.labels, held.labels])

@@ -16,6 +16,7 @@ from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
 from ..training.build import load_data, make_pieces
 from ..training.config import TrainConfig
+from ..training.config_io import from_dict
 from ..training.loop import RunResults, train
 from ..training.reporter import Reporter
 from . import networks
@@ -155,7 +156,8 @@ def _length(config: TrainConfig, steps: int, images: int, epochs: int | None, gr
 
 
 def _head_config(config: TrainConfig, training: Training) -> TrainConfig:
-    return training.config(replace(config, probe=True, features=training.features, checkpoint_epochs=10**6))
+    ready = from_dict({"probe": True, "features": training.features, "checkpoint_epochs": 10**6}, config)
+    return training.config(ready)
 
 
 def _final(config: TrainConfig, chosen: Chosen, data: Data, reporter: Reporter, epochs: int | None) -> RunResults:

@@ -19,13 +19,17 @@ from .heads import make_head
 from .small import SmallCNN, SmallViT
 from .weights import LoadReport, load_weights
 
+NO_MODEL = "none"
+"""What stands for the network where the data are features and only a head is trained."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Which network, and where its weights come from."""
 
     model: str = "small-cnn"
-    """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model."""
+    """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model. It is none for
+    features:FILE, whose features are used as they are."""
     img_size: int | None = None
     """Input size in pixels. By default that of the transform."""
     patch_size: int | None = None
@@ -79,11 +83,16 @@ def build_model(
         backbone = MODELS[config.model][1](options)
     else:
         backbone = _from_timm(config, options)
-    # some timm models have a hidden layer before the classifier, whose width is what the head sees
-    width: Any = getattr(backbone, "head_hidden_size", None) or backbone.num_features
-    new = make_head(head, int(width), num_classes) if isinstance(head, str) else head(int(width))
+    width = feature_width(backbone)
+    new = make_head(head, width, num_classes) if isinstance(head, str) else head(width)
     model = Classifier(backbone, new)
     return model, load_weights(model.backbone, config.init) if config.init is not None else None
+
+
+def feature_width(backbone: nn.Module) -> int:
+    """Numbers in a feature. Some timm models have a hidden layer before the classifier, and the head sees its width."""
+    width: Any = getattr(backbone, "head_hidden_size", None) or backbone.num_features
+    return int(width)
 
 
 def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:

@@ -45,6 +45,8 @@ def find_examples(analysis: Analysis, run: RunRecord, classes: Sequence[int]) ->
         test = run.data.test
         if not np.array_equal(test.labels, analysis.predictions.labels):
             raise ValueError("the labels of its test set are not those of predictions.npz")
+        if not isinstance(test, ImageSet):
+            raise ValueError("the data are features")
         return {label: _shots(analysis, test, label) for label in classes}, None
     except (ValueError, OSError, ImportError) as error:  # the report goes on without pictures
         return {}, f"No example images: {one_line(error).removesuffix('.')}."

@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +20,17 @@ from torch import nn
 from ..counts import ClassCounts
 from ..data.datasets import Data, load
 from ..data.feature_set import FeatureSet
-from ..data.image_set import ImageSet
+from ..data.samples import Samples
 from ..data.transforms import Preset, preset
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method
-from ..models.build import MODELS, build_model
+from ..models.build import MODELS, build_model, feature_width
 from ..models.classifier import Classifier
+from ..models.feature_transform import FeatureTransform, transformed
 from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
 from .hardware import check_device, fit_to_device, set_products, with_precision
-from .probe import feature_sets
+from .probe import head_inputs
 from .reporter import Reporter
 
 
@@ -40,14 +40,15 @@ class Pieces:
 
     accelerator: Accelerator
     data: Data
-    preset: Preset
+    preset: Preset | None
+    """None where the data are features."""
     entry: Entry
     method: Method
     model: Classifier
-    splits: dict[str, ImageSet | FeatureSet]
+    splits: dict[str, Samples]
     """What training and evaluation read: images, or features in probe mode."""
     backbone: nn.Module | None
-    """In probe mode the frozen backbone, which the model then lacks."""
+    """In probe mode the frozen backbone with the transform of its features, which the model then lacks."""
     stage1: Method | None = None
     """The method of the run that --stage1 has loaded into the model."""
 
@@ -100,32 +101,29 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     entry = find_method(config.method)
     accelerator = make_accelerator(config)
     data = load_data(config, reporter) if data is None else data
-    reporter.start(f"{data.manifest.dataset}: {len(data.train):,} training images of {len(data.counts):,} classes, "
-                   f"identity {data.manifest.identity}")  # fmt: skip
+    found = f"{len(data.train):,} training {data.train.unit} of {len(data.counts):,} classes"
+    reporter.start(f"{data.manifest.dataset}: {found}, identity {data.manifest.identity}")
     torch.manual_seed(config.seed)
     method = make_method(config, data.counts)
     if config.probe and method.needs_images:
-        raise ValueError(f"{config.method} works on images and cannot be used in probe mode. Leave --probe out.")
-    transforms = make_preset(config, data.transform)
-    model, report = make_model(config, method, transforms)
+        advice = "Choose another method." if isinstance(data.train, FeatureSet) else "Leave --probe out."
+        raise ValueError(f"{config.method} works on images and cannot be used in probe mode. {advice}")
+    transforms = None if isinstance(data.train, FeatureSet) else make_preset(config, data.transform)
+    model, report = make_model(config, method, transforms, data.width)
     if report is not None:
         reporter.start(str(report))
-    splits: dict[str, Any] = {"train": data.train, "test": data.test}
-    if data.val is not None:
-        splits["val"] = data.val
-    if config.watch_test:
-        splits["watched"] = data.test.subset(evenly(len(data.test), config.watch_test))
-    backbone = None
+    splits, backbone = data.splits, None
     if config.probe:
         backbone = model.backbone.requires_grad_(False)
-        splits = dict(
-            feature_sets(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
-        )
+        inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
-        width = splits["train"].features.shape[1]
+        width = inputs["train"].features.shape[1]
         model = method.build(nn.Identity(), method.make_head(head_kind(config, method), width))
+        splits = dict(inputs)
     else:
         model.backbone = fit_to_device(model.backbone, config.hardware, method, accelerator.device)
+    if config.watch_test:
+        splits["watched"] = splits["test"].subset(evenly(len(data.test), config.watch_test))
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
 
 
@@ -139,18 +137,28 @@ def make_method(config: TrainConfig, counts: ClassCounts) -> Method:
 
 
 def make_model(
-    config: TrainConfig, method: Method, transforms: Preset, *, start: bool = True
+    config: TrainConfig, method: Method, transforms: Preset | None, width: int | None = None, *, start: bool = True
 ) -> tuple[Classifier, LoadReport | None]:
     """The network that a method trains, and what was loaded into it.
 
-    ``start=False`` leaves the weights out that a run starts from: those of its end will be loaded.
+    Args:
+        transforms: of the images; None for data that are features, which have no network before the head.
+        width: of such features.
+        start: False leaves the weights out that a run starts from: those of its end will be loaded.
     """
+    new_head = partial(method.make_head, head_kind(config, method))
+    kind = config.features or "raw"
+    if transforms is None:
+        assert width is not None
+        transform = FeatureTransform(kind, width)
+        return method.build(transformed(nn.Identity(), transform), new_head(transform.out_width)), None
     wanted = config.model if start else replace(config.model, init=None, pretrained=False)
     if wanted.img_size is None:
         wanted = replace(wanted, img_size=transforms.size)
-    new_head = partial(method.make_head, head_kind(config, method))
     built, report = build_model(wanted, len(method.counts), new_head)
-    return method.build(built.backbone, built.head), report
+    transform = FeatureTransform(kind, feature_width(built.backbone))
+    head = built.head if transform.out_width == transform.width else new_head(transform.out_width)
+    return method.build(transformed(built.backbone, transform), head), report
 
 
 def head_kind(config: TrainConfig, method: Method) -> str:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from .._utils.files import whole_file
 from ..data.batch import Batch
-from ..data.catalog import find
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..methods.base import Stage
@@ -31,6 +30,7 @@ from .evaluate import evaluate
 from .hardware import with_precision
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
+from .settle import settled
 from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun
@@ -77,11 +77,8 @@ def train(
     logits of the trained model, in the evaluation at the end and wherever the run is used later; a run that is resumed
     has it in its folder.
     """
+    config = with_precision(settled(config))
     check_config(config)
-    config = with_precision(config)
-    usual = find(config.data.dataset).transform
-    if config.transform is None and usual.endswith("-fast"):  # the run says so itself: it was another one before
-        config = replace(config, transform=usual)
     folder = RunFolder(config.output)
     if resume and folder.check_resumable(config):
         done = folder.results()

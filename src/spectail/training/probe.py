@@ -21,6 +21,7 @@ from ..data.feature_set import FeatureCache, FeatureSet
 from ..data.image_set import ImageSet
 from ..data.loader import Loader
 from ..data.transforms import Preset
+from ..models.feature_transform import TransformedBackbone
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -31,6 +32,32 @@ def weights_digest(module: nn.Module) -> str:
         content = value.detach().cpu().reshape(value.shape or (1,)).contiguous().view(torch.uint8)
         digest.update(array_digest(content.numpy()).encode())
     return digest.hexdigest()
+
+
+def head_inputs(
+    backbone: nn.Module,
+    data: Data,
+    preset: Preset | None,
+    accelerator: Accelerator,
+    *,
+    workers: int | Literal["auto"] = 0,
+    track: Track = silent,
+) -> dict[str, FeatureSet]:
+    """What the head sees of every split: the features of a backbone, or those that the data are.
+
+    A `TransformedBackbone` is fitted to the training features here.
+    """
+    plain, transform = backbone, None
+    if isinstance(backbone, TransformedBackbone):
+        plain, transform = backbone.backbone, backbone.transform
+    if preset is None:
+        found = {name: split for name, split in data.splits.items() if isinstance(split, FeatureSet)}
+    else:
+        found = feature_sets(plain, data, preset, accelerator, workers=workers, track=track)
+    if transform is None:
+        return found
+    transform.cpu().fit_(found["train"].features)
+    return {name: split.with_features(transform(split.features)) for name, split in found.items()}
 
 
 def feature_sets(
@@ -45,9 +72,9 @@ def feature_sets(
     """Features of every split under the test transform. Each rank computes its share and reads the others' from the
     cache; where they have no cache in common, all compute everything."""
     made_by = f"{weights_digest(backbone)}{preset.describe()}{accelerator.mixed_precision}"
-    splits = {"train": data.train, "test": data.test} | ({"val": data.val} if data.val is not None else {})
     found: dict[str, FeatureSet] = {}
-    for name, split in splits.items():
+    for name, split in data.splits.items():
+        assert isinstance(split, ImageSet)
 
         def compute(places: NDArray[np.int64], split: ImageSet = split, name: str = name) -> NDArray[Any]:
             return _compute(backbone, split.subset(places), preset, accelerator, workers, track, name)

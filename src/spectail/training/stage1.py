@@ -72,5 +72,5 @@ def _same_backbone(backbone: nn.Module, run: Path) -> None:
         if name not in saved or not torch.equal(saved[name].cpu(), value.cpu()):
             raise ValueError(
                 f"--stage1 {run} was trained on features of another backbone ({name} differs). "
-                "Use the same --init, --model and --seed."
+                "Use the same --init, --model, --features and --seed."
             )

@@ -207,13 +207,13 @@ class StageRun:
                 length=max(len(data), micro * parts) if free else None,
             )  # fmt: skip
 
-        first = sampler(stream.kind)
+        first, inputs = sampler(stream.kind), self.pieces.inputs()
         return Loader(
             data,
-            self.pieces.inputs(),
+            inputs,
             batch_size=micro,
             sampler=first if stream.then is None else DeferredSampler(first, sampler(stream.then), stream.switch),
-            views=None if self.pieces.backbone is not None else self.method.views(self.pieces.preset, name),
+            views=None if inputs is None else self.method.views(inputs, name),
             workers=self.config.workers,
             seed=seed,
             drop_last=stream.drop_last,

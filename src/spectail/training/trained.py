@@ -32,7 +32,13 @@ class Trained:
     manifest: Manifest
     model: nn.Module
     """As the method uses it for inference, in evaluation mode."""
-    preset: Preset
+    preset: Preset | None
+    """How images become what the model takes; None for a model of features."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of features, for a model of features."""
+        return int(self.manifest.statistics["features"])
 
 
 def load_trained(
@@ -59,10 +65,11 @@ def load_trained(
         if not hasattr(config.options, "tau"):
             raise ValueError(f"{run} is a run of {config.method}, which has no tau. {_USE}")
         config = replace(config, options=replace(config.options, tau=tau))  # type: ignore[call-arg]
-    usual = find(config.data.dataset).transform.removesuffix("-fast")  # a run without a name had none of the fast ones
-    preset = make_preset(config, usual)
+    entry = find(config.data.dataset)
+    usual = entry.transform.removesuffix("-fast")  # a run without a name had none of the fast ones
+    preset = None if entry.has_features else make_preset(config, usual)
     method = make_method(config, manifest.counts)
-    model, _ = make_model(config, method, preset, start=False)
+    model, _ = make_model(config, method, preset, manifest.statistics.get("features"), start=False)
     try:
         model.load_state_dict(read_weights(run))
     except RuntimeError:

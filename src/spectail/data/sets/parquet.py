@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
-import re
 import shutil
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +21,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..._utils.errors import MissingData
-from ..._utils.files import array_digest, cache_folder, file_digest, is_sealed, seal, whole_folder
+from ..._utils.files import array_digest, cache_folder, is_sealed, seal, whole_folder
 from ..config import DataConfig
 from ..decoding import BrokenImage
 from ..image_set import ImageSet
 from ..images import EncodedImages, PackedImages
-from .source import Source, as_class_ids
-
-IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "png", "webp")
-LABEL_NAMES = ("label", "labels", "fine_label", "target", "class", "class_id", "category", "cls", "y")
-SPLITS = {"train": {"train", "training"}, "test": {"test", "testing"}, "val": {"val", "valid", "validation", "dev"}}
-CHEAP = 1 << 30  # bytes that are hashed without asking
+from .parquet_files import (
+    IMAGE_NAMES,
+    LABEL_NAMES,
+    hub_names,
+    in_words,
+    is_image,
+    is_label,
+    pick,
+    read_labels,
+    split_files,
+)
+from .source import CHEAP, Source, as_class_ids, cheap_digests
 
 
 def open_source(config: DataConfig) -> Source:
@@ -45,8 +48,8 @@ def open_source(config: DataConfig) -> Source:
 
 
 def open_parquet(config: DataConfig, path: Path) -> Source:
-    files = {split: _Shards(shards, config) for split, shards in _split_files(path).items()}
-    labels = {split: shards.labels() for split, shards in files.items()}
+    files = {split: _Shards(shards, config) for split, shards in split_files(path).items()}
+    labels = {split: read_labels(shards.paths, shards.label) for split, shards in files.items()}
     names = next((shards.names for shards in files.values() if shards.names), None)
     ids, names = as_class_ids(labels, names, remap=config.remap_labels, where=str(path))
     sets = {
@@ -57,43 +60,7 @@ def open_parquet(config: DataConfig, path: Path) -> Source:
         sets["test"] = sets.pop("val")
         notes.append("the validation file is used as test set: there is no test file")
     paths = [file for shards in files.values() for file in shards.paths]
-    cheap = sum(file.stat().st_size for file in paths) <= CHEAP
-    digests = {file.name: file_digest(file) for file in paths} if cheap else {}
-    return Source(sets["train"], sets.get("test"), sets.get("val"), digests, tuple(notes))
-
-
-def _split_files(path: Path) -> dict[str, list[Path]]:
-    if path.is_file():
-        return {"train": [path]}
-    found: dict[str, list[Path]] = {}
-    unknown = []
-    for file in sorted(path.rglob("*.parquet")):
-        split = _split_of(file.stem) or _split_of(file.relative_to(path).parent.as_posix())  # the file's own name first
-        if split:
-            found.setdefault(split, []).append(file)
-        else:
-            unknown.append(file)
-    odd = next((file for file in unknown if re.search("test|val|train", file.stem.lower())), None)
-    if odd is not None and len(unknown) + len(found) > 1:
-        raise ValueError(
-            f"which split is {odd}? Name files train, test or validation, with - or _ before what follows."
-        )
-    if not found and unknown:
-        return {"train": unknown}
-    if "train" not in found:
-        what = f"only {', '.join(found)} files" if found else "no parquet file"
-        raise MissingData(f"{path} has {what}; expected shards with 'train' (and 'test') in their names.")
-    if unknown:
-        raise ValueError(
-            f"{path} has files that name no split, such as {unknown[0].name}, beside files that do. "
-            "Give them 'train', 'test' or 'validation' in their name, or move them away."
-        )
-    return found
-
-
-def _split_of(name: str) -> str:
-    words = set(re.split(r"[^a-z]+", name.lower()))
-    return next((split for split, known in SPLITS.items() if words & known), "")
+    return Source(sets["train"], sets.get("test"), sets.get("val"), cheap_digests(paths), tuple(notes))
 
 
 class _Shards:
@@ -101,29 +68,15 @@ class _Shards:
 
     def __init__(self, paths: list[Path], config: DataConfig) -> None:
         self.paths = paths
-        schemas = [_in_words(path, pq.read_schema) for path in paths]
-        features = _hub_features(schemas[0])
-        self.image = _pick(config.image_column, schemas[0], IMAGE_NAMES, _is_image, "image", "--image-column", paths[0])
-        self.label = _pick(config.label_column, schemas[0], LABEL_NAMES, _is_label, "label", "--label-column", paths[0])
+        schemas = [in_words(path, pq.read_schema) for path in paths]
+        self.image = pick(config.image_column, schemas[0], IMAGE_NAMES, is_image, "image", "--image-column", paths[0])
+        self.label = pick(config.label_column, schemas[0], LABEL_NAMES, is_label, "label", "--label-column", paths[0])
         for path, schema in zip(paths, schemas, strict=True):
             if not {self.image, self.label} <= set(schema.names):
                 raise ValueError(f"{path} lacks the column {self.image!r} or {self.label!r} that {paths[0]} has.")
-        names = features.get(self.label, {}).get("names")
-        self.names = tuple(map(str, names)) if isinstance(names, list) else None
+        self.names = hub_names(schemas[0], self.label)
         kind = schemas[0].field(self.image).type
         self.leaf = f"{self.image}.bytes" if pa.types.is_struct(kind) else self.image
-
-    def labels(self) -> NDArray[Any]:
-        columns = []
-        for path in self.paths:
-            column = _in_words(path, pq.read_table, columns=[self.label]).column(0)
-            if column.null_count:
-                raise ValueError(f"{path}: {column.null_count} rows have no {self.label}. Fill or drop them.")
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            values = np.asarray(column.to_numpy())
-            columns.append(values.astype(np.int64) if values.dtype == bool else values)
-        return np.concatenate(columns)
 
 
 NOTHING: tuple[int, Any, list[int]] = (-1, None, [])
@@ -222,58 +175,10 @@ class ParquetImages(EncodedImages):
     def _read_group(self, group: int) -> tuple[memoryview, list[int]]:
         """The bytes of a row group, one after the other, and where each image begins; a null has no bytes."""
         path, number = self.groups[group]
-        table = _in_words(path, lambda path: pq.ParquetFile(path).read_row_group(number, columns=[self.leaf]))
+        table = in_words(path, lambda path: pq.ParquetFile(path).read_row_group(number, columns=[self.leaf]))
         column = table.column(0).combine_chunks()
         column = column.field(0) if pa.types.is_struct(column.type) else column
         column = column.cast(pa.large_binary())
         _, ends, data = column.buffers()
         places = np.frombuffer(ends, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
         return memoryview(data or b""), places.tolist()
-
-
-def _in_words(path: Path, read: Callable[..., Any], **options: Any) -> Any:
-    try:
-        return read(path, **options)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}). Fetch it again.") from None
-
-
-def _hub_features(schema: Any) -> dict[str, dict[str, Any]]:
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _is_image(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return any(field.name == "bytes" and _is_image(field.type) for field in kind)
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_label(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_label(kind.value_type)
-    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
-    return any(test(kind) for test in tests)
-
-
-def _pick(given: str | None, schema: Any, known: tuple[str, ...], fits: Any, what: str, flag: str, path: Path) -> str:
-    """The column given, the one with a usual name, or the only one that fits."""
-    fitting = [field.name for field in schema if fits(field.type)]
-    if given is not None:
-        if given not in fitting:
-            kind = f" (it is of type {schema.field(given).type})" if given in schema.names else ""
-            raise ValueError(
-                f"{path} has no {what} column {given!r}{kind}; columns that could be one: "
-                f"{', '.join(fitting) or 'none'}."
-            )
-        return given
-    usual = [name for name in known if name in fitting]
-    if usual or len(fitting) == 1:
-        return (usual or fitting)[0]
-    raise ValueError(
-        f"{path}: which column is the {what}? Candidates: {', '.join(fitting) or 'none'}; all columns: "
-        f"{', '.join(schema.names)}. Say it with {flag}."
-    )

@@ -12,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._utils.errors import MissingData
-from ..image_set import ImageSet
+from ..._utils.files import file_digest
+from ..samples import Samples
+
+CHEAP = 1 << 30  # bytes that are hashed without asking
 
 
 @dataclass(frozen=True)
 class Source:
     """A data set as it is stored. ``test`` is None when it has to be held out of ``train``."""
 
-    train: ImageSet
-    test: ImageSet | None = None
-    val: ImageSet | None = None
+    train: Samples
+    test: Samples | None = None
+    val: Samples | None = None
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files that define the set, where that is cheap."""
     notes: tuple[str, ...] = ()
@@ -38,6 +41,12 @@ def existing_folder(path: Path | None, dataset: str, expected: str) -> Path:
         what = "is a file" if path.exists() else "does not exist"
         raise MissingData(f"--root {path} {what}; {dataset} expects a folder with {expected}.")
     return path
+
+
+def cheap_digests(paths: list[Path]) -> dict[str, str]:
+    """SHA-256 of files by name; none where they are large."""
+    cheap = sum(file.stat().st_size for file in paths) <= CHEAP
+    return {file.name: file_digest(file) for file in paths} if cheap else {}
 
 
 def as_class_ids(
