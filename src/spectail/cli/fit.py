@@ -16,7 +16,7 @@ from rich.table import Table
 
 from .._utils.owner import Owner
 from ..data.config import DataConfig
-from ..experiments.engines import EngineOptions
+from ..experiments.engines import EngineOptions, Stopped
 from ..models.build import ModelConfig
 from .arguments import read_flags
 from .console import ConsoleReporter, make_console
@@ -107,7 +107,11 @@ def run(arguments: list[str]) -> None:
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
         asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune)
-        fitting = fit(asked, ConsoleReporter(console, quiet=options.quiet), engine, bar.advance_to)
+        try:
+            fitting = fit(asked, ConsoleReporter(console, quiet=options.quiet), engine, bar.advance_to)
+        except Stopped as stop:
+            say("spectail fit: stopped; features that were computed are in the cache.")
+            raise SystemExit(128 + stop.number) from None
     show(console, fitting.record, f"spectail fit {shlex.join(arguments)}", output)
     if options.report:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import

@@ -17,7 +17,8 @@ from ..experiments.runs import code_version
 from ..experiments.task import Outcome
 from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
-from ..training.heads import LADDER, find_length, train_head
+from ..training.heads import train_head
+from ..training.length import LADDER, find_length
 from .candidates import SHIFTS, Candidate, Training, shifted
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
@@ -198,6 +199,8 @@ def cross_fit(
                 waiting.clear()
 
         for task, outcome in (engine or Here()).carry_out(waiting, begun):
+            if outcome.status == "stopped":  # by a signal, which the engine raises when all have stopped
+                continue
             if outcome.results is None:
                 raise ValueError(f"{task.title} failed: {outcome.error}")
             one = result.fitted.setdefault(task.title, Fitted(task.training, empty.copy()))

@@ -100,7 +100,7 @@ def task_of(config: TrainConfig) -> Task:
 
 
 def check(task: Task, outcome: Outcome) -> None:
-    if outcome.status != "done":
+    if outcome.status not in ("done", "stopped"):  # the engine itself says that a signal has stopped it
         raise ValueError(f"{task.title} could not be trained: {outcome.error or outcome.status}")
 
 

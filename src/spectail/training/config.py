@@ -21,8 +21,9 @@ from ..models.build import ModelConfig
 class OptimConfig:
     """How the weights move."""
 
-    epochs: AtLeastOne = 20
-    """Passes over the training images. A method with several stages says how long the others are."""
+    epochs: Natural = 20
+    """Passes over the training images; 0 trains a probe until the loss on held-out images stops falling. A method with
+    several stages says how long the others are."""
     batch_size: AtLeastOne = 128
     """Images in one optimiser step, over all processes and micro-batches."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
@@ -206,7 +207,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "transform": "vit-224",
         "normalization": "transform",
     },
-    "probe": {"probe": True, "optim": {"epochs": 12, "lr": 1e-3, "weight_decay": 0.0}},
+    "probe": {"probe": True, "optim": {"epochs": 0, "lr": 1e-3, "weight_decay": 0.0}},
 }  # fmt: skip
 
 
@@ -221,6 +222,8 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
     for settings, prefix in ((config, ""), (optim, ""), (config.car, "car.")):
         check_limits(settings, prefix)
+    if not (optim.epochs or config.probe):
+        raise ValueError("--epochs must be at least 1; got 0. Only --probe can find its length itself.")
     if optim.nesterov and (optim.optimizer != "sgd" or optim.momentum == 0):
         raise ValueError("--nesterov belongs to --optimizer sgd with a --momentum above 0. Leave it out.")
     if not all(0 < share < 1 for share in optim.milestones):

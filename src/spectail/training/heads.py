@@ -21,11 +21,6 @@ from .car_term import make_car_term
 from .config import TrainConfig
 from .optim import make_optimizer, rate
 
-LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
-"""Lengths in optimiser steps that are tried until one is long enough."""
-FALL = 0.005
-"""A run of twice the length must lower the held-out loss by this share of it to be worth its time."""
-
 
 @dataclass(frozen=True)
 class Head:
@@ -113,41 +108,3 @@ def _sampler(
 
     first = make(stream.kind)
     return first if stream.then is None else DeferredSampler(first, make(stream.then), stream.switch)
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long training must be, and how that was found."""
-
-    head: Head
-    steps: int
-    losses: dict[int, float]
-    """Held-out loss by length, in the order of trying."""
-    converged: bool
-    """False if the loss was still falling when the ladder, or the time, ended."""
-
-
-def find_length(
-    features: Tensor,
-    labels: NDArray[np.int64],
-    names: Sequence[str],
-    config: TrainConfig,
-    held: tuple[Tensor, NDArray[np.int64]],
-    *,
-    ladder: Sequence[int] = LADDER,
-) -> Length:
-    """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
-
-    ``held`` are features and labels that are not trained on.
-    """
-    losses: dict[int, float] = {}
-    best: Head | None = None
-    for steps in ladder:
-        head = train_head(features, labels, names, config, steps)
-        losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
-        known = list(losses.values())
-        if best is not None and not known[-1] < known[-2] * (1 - FALL):
-            return Length(best, list(losses)[-2], losses, True)
-        best = head
-    assert best is not None
-    return Length(best, list(losses)[-1], losses, False)

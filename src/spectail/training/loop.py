@@ -28,6 +28,7 @@ from .config import TrainConfig, check_config, check_every_class, check_stages
 from .diagnostics import car_gradient, cm_gap
 from .evaluate import evaluate
 from .hardware import with_precision
+from .length import with_length
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
 from .settle import settled
@@ -85,12 +86,20 @@ def train(
         adjustment = folder.check_adjustment(adjustment)
         if done is not None:
             return RunResults(done)
+        config = folder.with_its_length(config)
+    reporter = reporter or Reporter()
+    config, long_enough = with_length(config, data, reporter)
     with Interruptible() as interrupt:
-        return Trainer(config, folder, reporter or Reporter(), interrupt, data, adjustment).run(resume)
+        trainer = Trainer(config, folder, reporter, interrupt, data, adjustment)
+        trainer.long_enough = long_enough
+        return trainer.run(resume)
 
 
 class Trainer:
     """One run, top to bottom: stages, epochs, optimiser steps, evaluation."""
+
+    long_enough = True
+    """False for a probe that was to find its length, and found none."""
 
     def __init__(
         self,
@@ -270,6 +279,8 @@ class Trainer:
         others = {split: self._evaluate(inference, split)[0] for split in measured}
         manifest = self.pieces.data.manifest
         disclosures = self.method.disclosures()
+        if not self.long_enough:
+            disclosures |= {"length": "not trained to the end: pass a larger --epochs"}
         if self.config.watch_test:
             disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
         results = RunResults(

@@ -66,6 +66,7 @@ class RunFolder:
         if config.optim.precision == "auto":  # where the run was begun, it stood for this
             optim = dataclasses.replace(config.optim, precision=saved.optim.precision)
             config = dataclasses.replace(config, optim=optim)
+        config = self.with_its_length(config)
         same = {name: getattr(config, name) for name in MAY_DIFFER}
         found = differences(dataclasses.replace(saved, **same), config)
         if found:
@@ -74,6 +75,13 @@ class RunFolder:
                 "Resume with the same ones, or choose another --output."
             )
         return True
+
+    def with_its_length(self, config: TrainConfig) -> TrainConfig:
+        """Settings that leave the length to the run, with the one that it has found."""
+        if config.optim.epochs:
+            return config
+        epochs = read_yaml(self.path / "config.yaml").optim.epochs
+        return dataclasses.replace(config, optim=dataclasses.replace(config.optim, epochs=epochs))
 
     def adjustment(self) -> Adjustment | None:
         """What is done to the logits of the run's model, if anything."""

@@ -1,0 +1,93 @@
+"""How long a head must be trained: a ladder of lengths, until twice as long is no better on held-out images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..data.datasets import Data
+from ..data.feature_set import FeatureSet
+from ..data.longtail import hold_out
+from ..methods.deferred import LossOptions
+from .build import make_pieces
+from .config import CARConfig, TrainConfig
+from .heads import Head, train_head, trains_on_arrays
+from .reporter import Reporter
+
+LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
+"""Lengths in optimiser steps that are tried until one is long enough."""
+FALL = 0.005
+"""A run of twice the length must lower the held-out loss by this share of it to be worth its time."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long training must be, and how that was found."""
+
+    head: Head
+    steps: int
+    losses: dict[int, float]
+    """Held-out loss by length, in the order of trying."""
+    converged: bool
+    """False if the loss was still falling when the ladder, or the time, ended."""
+
+
+def find_length(
+    features: Tensor,
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    config: TrainConfig,
+    held: tuple[Tensor, NDArray[np.int64]],
+    *,
+    ladder: Sequence[int] = LADDER,
+) -> Length:
+    """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
+
+    ``held`` are features and labels that are not trained on.
+    """
+    losses: dict[int, float] = {}
+    best: Head | None = None
+    for steps in ladder:
+        head = train_head(features, labels, names, config, steps)
+        losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
+        known = list(losses.values())
+        if best is not None and not known[-1] < known[-2] * (1 - FALL):
+            return Length(best, list(losses)[-2], losses, True)
+        best = head
+    assert best is not None
+    return Length(best, list(losses)[-1], losses, False)
+
+
+HELD_OUT = 0.2
+
+
+def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> tuple[TrainConfig, bool]:
+    """The settings with as many epochs as the run needs where they say 0, and whether the ladder was long enough.
+
+    A fifth of each class is held out to find the length; the run itself then learns from all images, in as many more
+    steps. A method with several stages, or with streams of its own, is as long as cross entropy.
+    """
+    if config.optim.epochs:
+        return config, True
+    pieces = make_pieces(replace(config, optim=replace(config.optim, epochs=1)), reporter, data)
+    table = pieces.splits["train"]
+    assert isinstance(table, FeatureSet)
+    held = hold_out(table.labels, table.names, fraction=HELD_OUT, seed=config.seed)
+    trained = replace(config, method="ce", options=LossOptions(), car=CARConfig())
+    one = config if trains_on_arrays(config.method) else trained
+    out = torch.from_numpy(held)
+    length = find_length(
+        table.features[~out], table.labels[~held], table.names, one, (table.features[out], table.labels[held])
+    )
+    per_epoch = -(-len(table) // config.optim.batch_size)
+    epochs = [max(1, round(length.steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
+    broadcast_object_list(epochs)  # ranks must agree, whatever their rounding
+    more = "" if epochs[1] else ", and the loss was still falling: the head is not trained to the end"
+    reporter.start(f"{epochs[0]} epochs: the loss on held-out images stops falling after {length.steps:,} steps{more}")
+    return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
