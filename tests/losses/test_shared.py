@@ -9,7 +9,6 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
-from forked import torchrun
 from losses import rank_losses
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -473,27 +472,25 @@ def test_a_label_out_of_range_is_never_accepted(make, label):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """Every case on two processes that hold 5 and 3 of 8 images, under one launch."""
-    folder = tmp_path_factory.mktemp("ranks")
-    torchrun(rank_losses.__file__, folder)
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+def both(ranks):
+    """Every case on two processes that hold 5 and 3 of 8 images."""
+    return ranks(rank_losses.gradients)
 
 
 @pytest.mark.parametrize("case", rank_losses.CASES, ids=lambda case: "-".join(map(str, case)))
-def test_two_ragged_processes_are_one(ranks, case):
+def test_two_ragged_processes_are_one(both, case):
     value, gradient = rank_losses.gradient(case, range(rank_losses.IMAGES))
     assert gradient.abs().max() > 1e-4
-    for rank in ranks:
+    for rank in both:
         torch.testing.assert_close(rank[case][1], gradient, rtol=0, atol=1e-12)
-    near((ranks[0][case][0] + ranks[1][case][0]) / 2, value)
+    near((both[0][case][0] + both[1][case][0]) / 2, value)
     if case[0].startswith("geometric"):
-        near(ranks[0][case][0], value)
-        near(ranks[1][case][0], value)
+        near(both[0][case][0], value)
+        near(both[1][case][0], value)
 
 
 @pytest.mark.parametrize("case", rank_losses.ALONE, ids=lambda case: "-".join(map(str, case)))
-def test_without_sync_two_processes_are_not_one(ranks, case):
+def test_without_sync_two_processes_are_not_one(both, case):
     """Else the test above would see nothing."""
     _, gradient = rank_losses.gradient(case, range(rank_losses.IMAGES))
-    assert (ranks[0]["alone", *case][1] - gradient).abs().max() > 1e-3
+    assert (both[0]["alone", *case][1] - gradient).abs().max() > 1e-3
