@@ -7,6 +7,7 @@ from functools import cache
 import oracle
 import pytest
 import torch
+from all_pairs import all_pairs
 from oracle import SlowCAR, assert_near, assert_same_state, batches, long_tail, snapshot, value_and_gradient
 
 from spectail import CAR, CARLoss, CARReference, ClassCounts, MixedTarget
@@ -172,10 +173,13 @@ def test_extreme_rates_follow_the_slow_ones(num_classes, beta):
     follow(num_classes, {"beta": beta}, "hard", torch.float32, 1e-5, 1e-3, steps=8)
 
 
-@pytest.mark.parametrize("num_classes", [7, 60, 200])
-@pytest.mark.parametrize("options", [{}, {"beta": 0.0}, CLASSWISE], ids=name)
-@pytest.mark.parametrize(("size", "scale", "lead"), [(1, 1.0, 3.0), (6, 1.0, 0.0), (6, 5.0, 8.0)])
-def test_few_samples_follow_the_slow_ones(num_classes, options, size, scale, lead):
+@pytest.mark.parametrize(
+    ("num_classes", "options", "batch"),
+    all_pairs([7, 60, 200], [{}, {"beta": 0.0}, CLASSWISE], [(1, 1.0, 3.0), (6, 1.0, 0.0), (6, 5.0, 8.0)]),
+    ids=name,
+)
+def test_few_samples_follow_the_slow_ones(num_classes, options, batch):
+    size, scale, lead = batch
     follow(num_classes, options, "hard", torch.float32, 1e-5, 1e-3, steps=10, size=size, scale=scale, lead=lead)
 
 
