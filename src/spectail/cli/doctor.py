@@ -14,9 +14,10 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import metadata
 
 from .. import __version__
+from .._utils.versions import installed
 
 USAGE = """usage: spectail doctor
 
@@ -70,14 +71,6 @@ def first_line(message: object) -> str:
     """The first line of a message, without a user's name in paths."""
     line, home = next(iter(str(message).strip().splitlines()), type(message).__name__), os.path.expanduser("~")
     return line.replace(home, "~") if len(home) > 1 else line
-
-
-def installed(name: str) -> str | None:
-    """The version of a package, if it is there."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def versions(broken: dict[str, str]) -> Iterator[tuple[str, str]]:
