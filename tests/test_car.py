@@ -143,11 +143,12 @@ def test_many_steps_in_float64_follow_the_slow_ones(num_classes, options, kind):
     follow(num_classes, options, kind, torch.float64, 1e-10, 1e-8)
 
 
-@pytest.mark.parametrize(("num_classes", "options", "kind"), RUNS, ids=name)
-def test_the_reference_class_is_the_slow_one(num_classes, options, kind, path):
+@adaptive_only  # it has no paths, no solvers, and needs no size
+@pytest.mark.parametrize(
+    ("num_classes", "options", "kind"), [run for run in RUNS if run[0] < 200 and "solver" not in run[1]], ids=name
+)
+def test_the_reference_class_is_the_slow_one(num_classes, options, kind):
     """The definition that is shipped, against the loops that nobody would ship."""
-    if path == "fixed" or num_classes >= 200 or "solver" in options:  # it has no paths, and needs no size
-        return
     counts = long_tail(num_classes)
     definition, reference = CARReference(counts, **options), slow(counts, options)
     for batch in batches(counts, 4, size=12, dtype=torch.float64, kind=kind):
