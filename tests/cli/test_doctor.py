@@ -72,7 +72,7 @@ def ask(capsys, *arguments):
 def rows(printed):
     """Text by label, lines that belong together joined."""
     found, label = {}, None
-    for line in printed.split("\n\n")[0].splitlines():
+    for line in printed.splitlines():
         label = line[:21].strip() or label
         found[label] = f"{found.get(label, '')} {line[21:]}".strip()
     return found

@@ -44,7 +44,8 @@ def run(arguments: list[str]) -> int:
         core_works = not broken and not problem(take_step, "cpu")
         devices, notes = ({}, []) if broken else (find_devices(), torchvision_notes(broken))
     notes += [first_line(warning.message) for warning in caught]
-    for label, text in [*versions(broken), *devices.items(), ("cache", describe_cache()), *features(broken)]:
+    environment = [*versions(broken), *devices.items(), ("cache", describe_cache())]
+    for label, text in [*environment, ("", ""), *features(broken)]:
         print_wrapped(text, f"{label:21}", " " * 21)
     for note in dict.fromkeys(notes):
         print_wrapped(f"Note: {note}", "\n")
