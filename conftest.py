@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 # Tests that need Chromium, a cluster or heavy frameworks run only when asked for, by the targets of the Makefile
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
 collect_ignore += [] if os.environ.get("SPECTAIL_CLUSTER") else ["tests/cluster"]
@@ -59,3 +61,13 @@ def start_fork_server(config):
         shutil.rmtree(folder)
 
     config.add_cleanup(end)
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    """Two processes that work together, for all tests: ``ranks(function, *arguments)``."""
+    from rank_pool import Ranks  # noqa: PLC0415
+
+    pool = Ranks(tmp_path_factory.mktemp("ranks"))
+    yield pool
+    pool.stop()

@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -162,7 +163,7 @@ def main() -> None:
         "steps": options.steps, "seeds": options.seeds, "train_accuracy": accuracies, "absent_gap": limits,
         "seconds": round(time.perf_counter() - start, 1),
     }  # fmt: skip
-    write_json(options.output, {"settings": settings, "means": rows, "runs": [run.as_dict() for run in runs]})
+    write_json(options.output, {"settings": settings, "means": rows, "runs": [asdict(run) for run in runs]})
     title = f"CAR's gradient and averaging: {options.classes} classes, imbalance {options.imbalance:g}"
     title += f", batch {options.batch_size}, {len(runs)} seeds"
     save_figure(options.figure, runs, title)

@@ -1,20 +1,20 @@
-"""Trains small models and saves what came out: on two ranks under torchrun, on one process without it.
+"""Trains small models and tells what came out: on two ranks if there are any, else on one process.
 
-Usage: distributed_worker.py SCENARIO OUTPUT, where SCENARIO is "all" or a name in CASES. See test_distributed.py.
+See test_distributed.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
-import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from no_waits import NoWaits
@@ -25,6 +25,7 @@ from spectail import CARLoss, MixedTarget
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 FEATURES, LR = 8, 0.2
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_gather_into_tensor", "all_to_all")
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,8 @@ def after_the_job() -> dict[str, float]:
     return {"found": float(run.criterion.parts["base"]), "right": float(nn.functional.cross_entropy(logits, target))}
 
 
-def watch() -> list[int]:
+@contextlib.contextmanager
+def watch() -> Iterator[list[int]]:
     """Record how many numbers each collective moves."""
     sizes: list[int] = []
 
@@ -276,9 +278,10 @@ def watch() -> list[int]:
 
         return call
 
-    for name in ("all_reduce", "reduce", "broadcast", "gather", "all_gather", "all_gather_into_tensor", "all_to_all"):
-        setattr(dist, name, recorded(getattr(dist, name)))
-    return sizes
+    with pytest.MonkeyPatch.context() as patch:
+        for name in COLLECTIVES:
+            patch.setattr(dist, name, recorded(getattr(dist, name)))
+        yield sizes
 
 
 def _copy(state: Any) -> Any:
@@ -289,28 +292,17 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(torch.equal(a[part][key], b[part][key]) for part in ("net", "criterion") for key in a[part])
 
 
-def main(scenario: str, output: str) -> None:
-    faulthandler.dump_traceback_later(100, exit=True)  # torchrun starts its ranks in sessions of their own
-    warnings.simplefilter("error")
-    torch.set_num_threads(1)
-    folder = Path(output)
-    sizes: list[int] = []
-    if WORLD > 1:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-        sizes = watch()
+def train_all(folder: Path) -> dict[str, Any]:
+    """All cases, on every rank; the one that saves its state does so in the folder."""
     results: dict[str, Any] = {}
-    for name in CASES if scenario == "all" else [scenario]:
-        sizes.clear()
-        results[name] = train(name, folder)
-        results[name]["sizes"] = list(sizes)
-    if WORLD > 1:
-        results["refused later"] = refused_later()
-        results["more labels"] = more_labels()
-        results["after the job"] = after_the_job()
-    torch.save(results, folder / (f"rank{RANK}.pt" if WORLD > 1 else "single.pt"))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down
+    with warnings.catch_warnings(), watch() as sizes:
+        warnings.simplefilter("error")
+        for name in CASES:
+            sizes.clear()
+            results[name] = train(name, folder)
+            results[name]["sizes"] = list(sizes)
+        if WORLD > 1:
+            results["refused later"] = refused_later()
+            results["more labels"] = more_labels()
+            results["after the job"] = after_the_job()
+    return results

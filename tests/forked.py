@@ -15,13 +15,18 @@ PYTHON = os.environ["SPECTAIL_FORKED_PYTHON"]
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
+def environment(**variables):
+    """That of a process that works on its own with one thread, and variables."""
+    found = {name: value for name, value in os.environ.items() if name not in LAUNCHED} | {"OMP_NUM_THREADS": "1"}
+    if "lo" in {name for _, name in socket.if_nameindex()}:
+        found["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine is called
+    return found | {name: str(value) for name, value in variables.items()}
+
+
 def python(*words, timeout=120, **variables):
     """Output of ``python WORDS``, which must end well and in time."""
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED} | {"OMP_NUM_THREADS": "1"}
-    if "lo" in {name for _, name in socket.if_nameindex()}:
-        environment["GLOO_SOCKET_IFNAME"] = "lo"  # whatever the machine is called
     process = subprocess.Popen(
-        [PYTHON, *map(str, words)], env=environment | {name: str(value) for name, value in variables.items()},
+        [PYTHON, *map(str, words)], env=environment(**variables),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

@@ -7,6 +7,7 @@ from functools import cache
 import oracle
 import pytest
 import torch
+from all_pairs import all_pairs
 from oracle import SlowCAR, assert_near, assert_same_state, batches, long_tail, snapshot, value_and_gradient
 
 from spectail import CAR, CARLoss, CARReference, ClassCounts, MixedTarget
@@ -142,11 +143,12 @@ def test_many_steps_in_float64_follow_the_slow_ones(num_classes, options, kind):
     follow(num_classes, options, kind, torch.float64, 1e-10, 1e-8)
 
 
-@pytest.mark.parametrize(("num_classes", "options", "kind"), RUNS, ids=name)
-def test_the_reference_class_is_the_slow_one(num_classes, options, kind, path):
+@adaptive_only  # it has no paths, no solvers, and needs no size
+@pytest.mark.parametrize(
+    ("num_classes", "options", "kind"), [run for run in RUNS if run[0] < 200 and "solver" not in run[1]], ids=name
+)
+def test_the_reference_class_is_the_slow_one(num_classes, options, kind):
     """The definition that is shipped, against the loops that nobody would ship."""
-    if path == "fixed" or num_classes >= 200 or "solver" in options:  # it has no paths, and needs no size
-        return
     counts = long_tail(num_classes)
     definition, reference = CARReference(counts, **options), slow(counts, options)
     for batch in batches(counts, 4, size=12, dtype=torch.float64, kind=kind):
@@ -172,10 +174,13 @@ def test_extreme_rates_follow_the_slow_ones(num_classes, beta):
     follow(num_classes, {"beta": beta}, "hard", torch.float32, 1e-5, 1e-3, steps=8)
 
 
-@pytest.mark.parametrize("num_classes", [7, 60, 200])
-@pytest.mark.parametrize("options", [{}, {"beta": 0.0}, CLASSWISE], ids=name)
-@pytest.mark.parametrize(("size", "scale", "lead"), [(1, 1.0, 3.0), (6, 1.0, 0.0), (6, 5.0, 8.0)])
-def test_few_samples_follow_the_slow_ones(num_classes, options, size, scale, lead):
+@pytest.mark.parametrize(
+    ("num_classes", "options", "batch"),
+    all_pairs([7, 60, 200], [{}, {"beta": 0.0}, CLASSWISE], [(1, 1.0, 3.0), (6, 1.0, 0.0), (6, 5.0, 8.0)]),
+    ids=name,
+)
+def test_few_samples_follow_the_slow_ones(num_classes, options, batch):
+    size, scale, lead = batch
     follow(num_classes, options, "hard", torch.float32, 1e-5, 1e-3, steps=10, size=size, scale=scale, lead=lead)
 
 

@@ -1,18 +1,17 @@
 """Two ranks must train as one process does with the whole batch.
 
-The ranks run once, under torchrun, and save their results; then one process runs the same batches.
+The ranks run once; then one process runs the same batches.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from forked import python, torchrun
+from distributed_worker import train_all
+from rank_pool import Ranks
 
-WORKER = Path(__file__).with_name("distributed_worker.py")
 SAVED = ("saved", "saved-classwise")
 REFUSED = ("nan", "label", "shape")
 CASES = (
@@ -34,11 +33,10 @@ class Results(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Results:
     folder = tmp_path_factory.mktemp("distributed")
-    torchrun(WORKER, "all", folder)
-    python(WORKER, "all", folder)
-    first, second, single = (torch.load(folder / f"{name}.pt") for name in ("rank0", "rank1", "single"))
+    first, second = ranks(train_all, folder)
+    single = train_all(folder)
     assert set(single) == {*CASES, *REFUSED, "alone"}
     return Results((first, second), single)
 

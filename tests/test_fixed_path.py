@@ -3,6 +3,7 @@
 import oracle
 import pytest
 import torch
+from all_pairs import all_pairs
 from no_waits import NoWaits, Waits
 from oracle import assert_near, batches, long_tail, make_target, value_and_gradient
 
@@ -56,9 +57,11 @@ def test_every_step_is_that_of_the_definition(num_classes, kind, options):
     assert compared >= 5
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft", "mixed", "ignored"])
-@pytest.mark.parametrize("options", SETTINGS, ids=str)
-@pytest.mark.parametrize("make", [CAR, CARLoss, CARLoss.balanced])
+@pytest.mark.parametrize(
+    ("make", "options", "kind"),
+    all_pairs([CAR, CARLoss, CARLoss.balanced], SETTINGS, ["hard", "soft", "mixed", "ignored"]),
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_no_step_after_the_first_waits(make, options, kind):
     if make is not CAR and "prior_shift" in options:
         options = {**options, "prior_shift": 0.0} if make is CARLoss else CLASSWISE

@@ -1,6 +1,7 @@
 import oracle
 import pytest
 import torch
+from all_pairs import all_pairs
 
 from spectail import ClassCounts, MixedTarget
 from spectail import functional as SF
@@ -52,10 +53,10 @@ def test_partner_with_all_the_mass_is_the_hard_label():
     near(found, SF.soft_confusion(O3_LOGITS, torch.tensor([1, 1])))
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft", "mixed", "ignored"])
-@pytest.mark.parametrize("competitors", ["all", "non-target"])
-@pytest.mark.parametrize("surrogate", FORMS)
-@pytest.mark.parametrize("gamma", [0.0, 1.5])
+@pytest.mark.parametrize(
+    ("kind", "competitors", "surrogate", "gamma"),
+    all_pairs(["hard", "soft", "mixed", "ignored"], ["all", "non-target"], FORMS, [0.0, 1.5]),
+)
 def test_soft_confusion_is_the_slow_one(kind, competitors, surrogate, gamma):
     logits, target = oracle.one_batch(dtype=torch.float64, kind=kind)
     options = {"gamma": gamma, "competitors": competitors, "surrogate": surrogate}

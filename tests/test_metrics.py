@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import rank_metrics
 import scipy.sparse.linalg
 import sklearn.metrics
 import torch
-from forked import torchrun
 
 import spectail._utils.torchvision_ops  # noqa: F401 - before torchmetrics, which imports torchvision
 from spectail import ClassCounts
@@ -568,39 +568,12 @@ def test_as_many_classes_as_inaturalist_2018():
     assert result["spectral_norm"] == close(scipy.sparse.linalg.svds(errors, k=1)[1][0], rel=1e-6)
 
 
-WORKER = """
-import json, os, sys
-from datetime import timedelta
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-
-from spectail.metrics import Metrics
-
-torch.set_num_threads(1)
-folder = Path(sys.argv[1])
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-logits, target = torch.load(folder / "data.pt")
-parts = [(logits[:150], target[:150]), (logits[150:], target[150:])]  # not of one size
-metrics = Metrics([300, 101, 100, 99, 21, 20, 19, 5, 1, 700, 20, 100])
-metrics.update(*parts[rank])
-metrics.sync()
-(folder / f"rank{rank}.json").write_text(json.dumps(metrics.compute()))
-dist.destroy_process_group()
-"""
-
-
-def test_two_processes_measure_what_one_does(tmp_path):
+def test_two_processes_measure_what_one_does(ranks):
     logits, target = CASES["all classes"]
-    torch.save((logits, target), tmp_path / "data.pt")
-    worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
-    torchrun(worker, tmp_path)
     wanted = measured(logits, target, COUNTS).compute()
-    for rank in range(2):
-        assert_same(json.loads((tmp_path / f"rank{rank}.json").read_text()), wanted, **rounding(logits))
+    parts = [(logits[:150], target[:150]), (logits[150:], target[150:])]  # not of one size
+    for found in ranks(rank_metrics.measure, parts, COUNTS):
+        assert_same(found, wanted, **rounding(logits))
 
 
 def test_one_process_has_nothing_to_sync():

@@ -31,6 +31,19 @@ def test_top_singular_is_the_svd(shape, signed, dtype):
     assert float(v.norm()) == pytest.approx(1, rel=1e-5)
 
 
+@pytest.mark.parametrize("size", [20, 150])  # by the SVD, and by the search
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_left_vector_has_a_sum_above_zero(size, sign):
+    """Whatever the signs in the matrix: else a step further, or another machine, would turn both vectors round."""
+    for seed in range(4):
+        left, right = (random_matrix((size,), True, torch.float64, 10 * seed + one) for one in range(2))
+        matrix = sign * torch.outer(left, right) + 0.01 * random_matrix((size, size), True, torch.float64, seed)
+        _, u, v = top_singular(matrix)
+        towards = 1 if left.sum() > 0 else -1
+        oracle.assert_near(u, towards * left / left.norm(), 0.1)
+        oracle.assert_near(v, towards * sign * right / right.norm(), 0.1)
+
+
 def test_top_singular_of_a_tie_is_still_the_largest_value():
     basis, _ = torch.linalg.qr(random_matrix((150, 150), True, torch.float64))
     values = torch.linspace(1, 0.1, 150, dtype=torch.float64)
@@ -185,6 +198,17 @@ def test_a_run_resumes_bit_for_bit_when_some_classes_have_all_but_faded(beta):
             following = batch()
             assert torch.equal(resumed(*following), car(*following))
             oracle.assert_same_state(resumed, oracle.snapshot(car))
+
+
+@pytest.mark.parametrize("size", [40, 60, 100])
+def test_the_share_of_a_batch_that_barely_meets_the_top_direction_is_exact(size):
+    """Half of the classes have the top direction to themselves; the batch has another one, and 1e-5 of the top one."""
+    half, touched, rows = size // 2, torch.arange(3) + size // 2, torch.zeros(size, size)
+    rows[:half, :half] = random_matrix((half, half), False, torch.float32)
+    rows[touched, half + 5] = 0.5 * torch.linalg.matrix_norm(rows, 2) / 3**0.5
+    rows[touched, 3] = 1e-5
+    triplet, wanted = filtered(rows, touched, torch.zeros(size)), exact(rows.double())
+    torch.testing.assert_close(triplet.right[touched].double(), wanted.right[touched], rtol=1e-3, atol=0)
 
 
 def test_at_a_tie_the_share_of_a_batch_that_barely_meets_it_is_still_exact():

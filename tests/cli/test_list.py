@@ -3,10 +3,12 @@
 from spectail.cli.main import main
 
 
-def test_augmentations_are_listed(capsys):
-    assert main(["list", "augment"]) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in ("remix", "cmo", "concutmix", "metasaug", "safa-r"))
+def test_methods_are_listed_with_their_kind(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["list", "methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("remix", "cmo", "concutmix", "metasaug", "safa-r"):
+        assert any(f" {name} " in line and "augmentation" in line for line in lines), name
 
 
 def test_recipes_say_what_they_aim_at(capsys, monkeypatch):

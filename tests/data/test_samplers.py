@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from all_pairs import all_pairs
 from torch.utils.data import DataLoader, Dataset
 
 from spectail.data.samplers import SAMPLERS, LongTailSampler, class_probabilities
@@ -281,9 +282,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next():
 # Ranks
 
 
-@pytest.mark.parametrize("how", SAMPLERS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("length", [60, 61, 5])
+@pytest.mark.parametrize(("how", "world_size", "length"), all_pairs(SAMPLERS, [1, 2, 3, 7], [60, 61, 5]))
 def test_ranks_share_out_the_sequence(how, world_size, length):
     whole = make(how, length=length).order(2).tolist()
     ranks = shares(how, world_size, length=length)
@@ -354,9 +353,7 @@ def test_resuming_a_loader_that_fetches_ahead(workers, steps):
 # State
 
 
-@pytest.mark.parametrize("how", SAMPLERS)
-@pytest.mark.parametrize("taken", [0, 1, 17, 59, 60])
-@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize(("how", "taken", "announced"), all_pairs(SAMPLERS, [0, 1, 17, 59, 60], [True, False]))
 def test_an_interruption_leaves_no_trace(how, taken, announced):
     sampler = make(how, seed=4)
     sampler.set_epoch(1)

@@ -1,13 +1,8 @@
-"""Script for torchrun: the gradient that ragged ranks average to, for every loss and kind of labels.
+"""The gradient that ragged ranks average to, for every loss and kind of labels.
 
-Without torchrun, ``gradient(case, range(8))`` is the same case in one process. Every case is one linear layer in
+``gradient(case, range(8))`` is the same case in one process. Every case is one linear layer in
 float64 on 8 images, of which the first rank holds 5 and the second 3.
 """
-
-import os
-import sys
-from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -91,18 +86,9 @@ def gradient(case, rows, sync=True):
     return value.detach(), torch.cat([layer.weight.grad.flatten(), layer.bias.grad])
 
 
-def main(folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    rank = dist.get_rank()
-    rows = range(FIRST) if rank == 0 else range(FIRST, IMAGES)
-    results = {case: gradient(case, rows) for case in CASES}
-    results |= {("alone", *case): gradient(case, rows, sync=False) for case in ALONE}
-    torch.save(results, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
-    sys.stdout.flush()
-    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down
+def gradients():
+    """Of every case, on a rank."""
+    rows = range(FIRST) if dist.get_rank() == 0 else range(FIRST, IMAGES)
+    return {case: gradient(case, rows) for case in CASES} | {
+        ("alone", *case): gradient(case, rows, sync=False) for case in ALONE
+    }

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from all_pairs import all_pairs
 
 from spectail import MixedTarget
 from spectail.losses import ClassBalancedLoss, CrossEntropyLoss, FocalLoss, effective_number_weights
@@ -177,9 +178,10 @@ def test_the_sigmoid_gradient_derived_by_hand():
             assert float(logits.grad[i, k]) == pytest.approx(wanted, rel=1e-10)
 
 
-@pytest.mark.parametrize("form", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("gamma", [0.1, 0.5, 0.9, 1.0, 2.0])
-@pytest.mark.parametrize("size", [5.0, 17.0, 20.0, 100.0, 1000.0])
+@pytest.mark.parametrize(
+    ("form", "gamma", "size"),
+    all_pairs(["softmax", "sigmoid"], [0.1, 0.5, 0.9, 1.0, 2.0], [5.0, 17.0, 20.0, 100.0, 1000.0]),
+)
 def test_sure_and_right_has_a_finite_gradient_below_power_one(form, gamma, size):
     """p rounds to 1 in float32 from about 17 on, where the derivative of (1 - p)^gamma is infinite."""
     logits = torch.tensor([[size, 0.0, 0.0], [size, -size, -size]], requires_grad=True)

@@ -9,7 +9,7 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
-from forked import torchrun
+from all_pairs import all_pairs
 from losses import rank_losses
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -94,10 +94,9 @@ def test_soft_mixed_and_hard_labels_agree_where_they_say_the_same(make, weight):
     near(loss(Z, mixed), loss(Z, mixed.dense(3)))
 
 
-@every
-@pytest.mark.parametrize("kind", ["hard", "soft", "mixed"])
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-def test_the_order_of_a_batch_does_not_matter(make, kind, weight):
+@pytest.mark.parametrize(("name", "kind", "weight"), all_pairs(EVERY, ["hard", "soft", "mixed"], [None, WEIGHT]))
+def test_the_order_of_a_batch_does_not_matter(name, kind, weight):
+    make = EVERY[name]
     logits, labels = random_batch(11, 3)
     target, order = target_of(kind, labels), torch.randperm(11, generator=torch.Generator().manual_seed(4))
     moved = MixedTarget(target.a[order], target.b[order], target.share[order]) if kind == "mixed" else target[order]
@@ -107,10 +106,9 @@ def test_the_order_of_a_batch_does_not_matter(make, kind, weight):
     near(moved_gradient, gradient[order])
 
 
-@new
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("ignore", [-100, 7])
-def test_ignored_samples_are_as_if_left_out(make, weight, ignore):
+@pytest.mark.parametrize(("name", "weight", "ignore"), all_pairs(NEW, [None, WEIGHT], [-100, 7]))
+def test_ignored_samples_are_as_if_left_out(name, weight, ignore):
+    make = NEW[name]
     logits, labels = random_batch(10, 3)
     kept = torch.tensor([0, 2, 3, 5, 8, 9])
     marked = torch.full_like(labels, ignore)
@@ -128,11 +126,10 @@ def test_ignored_samples_are_as_if_left_out(make, weight, ignore):
     near(loss(logits, mixed), loss(logits[left], MixedTarget(labels[left], partner[left], 0.75)))
 
 
-@every
-@pytest.mark.parametrize("weight", [None, WEIGHT])
-@pytest.mark.parametrize("scale", [1.0, 65536.0])
-def test_all_ignored_is_zero_with_a_zero_gradient(make, weight, scale):
+@pytest.mark.parametrize(("name", "weight", "scale"), all_pairs(EVERY, [None, WEIGHT], [1.0, 65536.0]))
+def test_all_ignored_is_zero_with_a_zero_gradient(name, weight, scale):
     """Also under the factor that mixed precision puts on the loss before it goes backward."""
+    make = EVERY[name]
     logits = Z.float().requires_grad_()
     value = make(weight=weight)(logits, torch.full((4,), -100))
     (value * scale).backward()
@@ -261,11 +258,10 @@ def test_second_derivatives_of_the_plain_losses(name):
 # Precision
 
 
-@every
-@pytest.mark.parametrize("kind", ["hard", "soft", "mixed"])
-@pytest.mark.parametrize("right", [True, False])
-def test_logits_of_a_hundred_in_single_precision(make, kind, right):
+@pytest.mark.parametrize(("name", "kind", "right"), all_pairs(EVERY, ["hard", "soft", "mixed"], [True, False]))
+def test_logits_of_a_hundred_in_single_precision(name, kind, right):
     """100 against -100, for a label that is the largest and for one that is not."""
+    make = EVERY[name]
     logits = torch.tensor([[100.0, -100.0, 0.0], [-100.0, 100.0, -100.0], [100.0, 100.0, -100.0]])
     labels = torch.tensor([0, 1, 0]) if right else torch.tensor([1, 0, 2])
     target = {"hard": labels, "soft": F.one_hot(labels, 3).float(), "mixed": MixedTarget(labels, labels, 0.5)}[kind]
@@ -473,27 +469,25 @@ def test_a_label_out_of_range_is_never_accepted(make, label):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """Every case on two processes that hold 5 and 3 of 8 images, under one launch."""
-    folder = tmp_path_factory.mktemp("ranks")
-    torchrun(rank_losses.__file__, folder)
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+def both(ranks):
+    """Every case on two processes that hold 5 and 3 of 8 images."""
+    return ranks(rank_losses.gradients)
 
 
 @pytest.mark.parametrize("case", rank_losses.CASES, ids=lambda case: "-".join(map(str, case)))
-def test_two_ragged_processes_are_one(ranks, case):
+def test_two_ragged_processes_are_one(both, case):
     value, gradient = rank_losses.gradient(case, range(rank_losses.IMAGES))
     assert gradient.abs().max() > 1e-4
-    for rank in ranks:
+    for rank in both:
         torch.testing.assert_close(rank[case][1], gradient, rtol=0, atol=1e-12)
-    near((ranks[0][case][0] + ranks[1][case][0]) / 2, value)
+    near((both[0][case][0] + both[1][case][0]) / 2, value)
     if case[0].startswith("geometric"):
-        near(ranks[0][case][0], value)
-        near(ranks[1][case][0], value)
+        near(both[0][case][0], value)
+        near(both[1][case][0], value)
 
 
 @pytest.mark.parametrize("case", rank_losses.ALONE, ids=lambda case: "-".join(map(str, case)))
-def test_without_sync_two_processes_are_not_one(ranks, case):
+def test_without_sync_two_processes_are_not_one(both, case):
     """Else the test above would see nothing."""
     _, gradient = rank_losses.gradient(case, range(rank_losses.IMAGES))
-    assert (ranks[0]["alone", *case][1] - gradient).abs().max() > 1e-3
+    assert (both[0]["alone", *case][1] - gradient).abs().max() > 1e-3

@@ -11,7 +11,6 @@ from spectail import ClassCounts
 from spectail.data import load
 from spectail.data.batch import Batch
 from spectail.methods import Stage, Step
-from spectail.methods.gml import trains_balanced_head
 from spectail.models.heads import EnsembleHead
 from spectail.training.loop import train
 from spectail.training.trained import load_trained
@@ -113,7 +112,7 @@ def test_a_resumed_stage_begins_nothing_afresh(make):
     assert not model.head.kept
 
 
-@pytest.mark.parametrize("prior", [None, "keep", "remove", "auto"])
+@pytest.mark.parametrize("prior", [None, "keep", "remove"])
 @pytest.mark.parametrize("share", [0.5, 0.2, 0.0])
 def test_what_inference_and_car_see(make, share, prior):
     """Without being asked nothing is taken off the old head: that would be logit adjustment under another name."""
@@ -129,7 +128,7 @@ def test_what_inference_and_car_see(make, share, prior):
     new = features @ head.weight.T + head.bias
     outcome = method.loss(model, {"main": Batch(features, Y, torch.arange(4))}, step)
     torch.testing.assert_close(outcome.loss, method.criterion(new, Y))  # the loss is of the new head alone
-    wanted = by_hand(old.detach(), new.detach(), COUNTS, share, removed=prior in ("remove", "auto"))
+    wanted = by_hand(old.detach(), new.detach(), COUNTS, share, removed=prior == "remove")
     torch.testing.assert_close(outcome.logits.softmax(1).double(), wanted, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(method.inference(model)(features).softmax(1).double(), wanted, rtol=1e-4, atol=1e-6)
 
@@ -191,55 +190,17 @@ def old_shift(folder, first, **options):
     return load_trained(folder).model.head.shift
 
 
-def test_the_prior_stays_in_a_head_that_was_trained_to_balance(tmp_path):
-    """auto goes by the method of the run; remove and keep by themselves, whatever a run of gml has stored."""
+def test_the_prior_of_the_old_head_is_that_of_the_option(tmp_path):
+    """Whatever the method of the run, and whatever a run of gml has stored."""
     train(settings(tmp_path / "ce", eval_train=False))
     train(settings(tmp_path / "bsm", method="balanced-softmax", eval_train=False))
     counts = load_trained(tmp_path / "ce").manifest.counts
     removed = torch.tensor([-math.log(n / sum(counts.tolist())) for n in counts.tolist()])
     for name, first, options, wanted in (
         ("default", "ce", {}, 0 * removed),
-        ("a", "ce", {"old_prior": "auto"}, removed),
-        ("b", "bsm", {"old_prior": "auto"}, 0 * removed),
-        ("c", "ce", {"old_prior": "keep"}, 0 * removed),
-        ("d", "bsm", {"old_prior": "remove"}, removed),
-        (
-            "e",
-            "a",
-            {"old_prior": "auto"},
-            0 * removed,
-        ),  # the new head of gml balances, though the stored shift is that of a
-        ("f", "c", {"old_prior": "remove"}, removed),
+        ("a", "ce", {"old_prior": "keep"}, 0 * removed),
+        ("b", "bsm", {"old_prior": "remove"}, removed),
+        ("c", "a", {"old_prior": "remove"}, removed),
+        ("d", "b", {"old_prior": "keep"}, 0 * removed),
     ):
         torch.testing.assert_close(old_shift(tmp_path / name, tmp_path / first, **options), wanted)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "wanted"),
-    [
-        ("ce", {}, False),
-        ("ce", {"defer": "reweight"}, True),
-        ("ce", {"defer": "resample"}, True),
-        ("focal", {}, False),
-        ("los", {}, False),
-        ("tau-norm", {}, False),
-        ("logit-adjustment", {}, False),  # the stored weights are those of cross entropy
-        ("logit-adjustment", {"mode": "training"}, True),
-        ("cmo", {}, False),
-        ("cmo", {"base_loss": "balanced-softmax"}, True),
-        ("bbn", {}, False),
-        ("ldam-drw", {}, True),
-        ("ldam-drw", {"defer": "none"}, False),
-        ("concutmix", {}, True),
-        ("concutmix", {"tau": 0.0}, False),
-        ("concutmix", {"mode": "lite"}, False),
-        ("concutmix", {"mode": "lite", "tau": 1.0}, True),
-        ("metasaug", {}, True),
-        ("metasaug", {"beta": 0.0}, False),  # class weights that are equal
-        ("safa-r", {"defer": "none"}, False),
-        ("safa-r", {"defer": "none", "base_loss": "balanced-softmax"}, True),
-        *((name, {}, True) for name in ("balanced-softmax", "balms", "car-balanced", "cb", "gml", "crt", "lws", "wb")),
-    ],
-)
-def test_which_methods_train_a_balanced_head(make, name, options, wanted):
-    assert trains_balanced_head(make(name, **options)) is wanted

@@ -2,21 +2,18 @@
 
 import copy
 import math
-import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from forked import torchrun
 from safetensors.torch import load_file
 from torch import nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from training.runs import metrics, predictions, register, results, settings
+from training.rank_runs import train_all
+from training.runs import metrics, predictions, results, settings
 
 from spectail.data.batch import Batch
 from spectail.losses import effective_number_weights
@@ -502,10 +499,9 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, shared_cache):
+def two(tmp_path_factory, ranks):
     folder = tmp_path_factory.mktemp("two")
-    places = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    torchrun("-m", HERE, folder, timeout=180, SPECTAIL_CACHE=shared_cache, PYTHONPATH=places)
+    ranks(train_all, [(folder / name, SGD | changes) for name, changes in RUNS.items()], timeout=180)
     return folder
 
 
@@ -519,12 +515,3 @@ def test_two_processes_are_one(name, two, tmp_path, saved):
     for one, both in zip(metrics(tmp_path / "one"), metrics(two / name), strict=True):
         assert both.pop("stage") == one.pop("stage")
         assert both == pytest.approx(one, rel=2e-3, abs=1e-5)
-
-
-if __name__ == "__main__":  # under torchrun
-    torch.set_num_threads(1)
-    register()
-    for run, changes in RUNS.items():
-        train(settings(Path(sys.argv[1]) / run, **(SGD | changes)))
-    sys.stdout.flush()
-    os._exit(0)  # gloo now and then aborts a process that is done while the interpreter shuts down

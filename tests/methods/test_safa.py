@@ -2,16 +2,14 @@
 
 import dataclasses
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from forked import torchrun
 from safetensors.torch import load_file
 from torch import nn
+from training.rank_runs import train_all
 from training.runs import metrics, predictions, results, settings
 
 from spectail.augment.safa import Pairs, augment
@@ -406,24 +404,9 @@ def test_conformance_of_a_variant(check, tmp_path):
     check("test_safa:Variant", tmp_path)
 
 
-SCRIPT = """
-import sys
-
-import torch
-from training.runs import register, settings
-from spectail.training.loop import train
-
-torch.set_num_threads(1)
-register()
-train(settings(sys.argv[1], method="safa-r", optim__batch_size=4, eval_train=False))
-"""
-
-
-def test_two_processes_whose_batches_have_different_pairs(tmp_path, shared_cache):
+def test_two_processes_whose_batches_have_different_pairs(tmp_path, ranks):
     """Two images on each: often one process has a pair and the other none. Neither waits for the other for ever."""
-    (tmp_path / "script.py").write_text(SCRIPT)
-    places = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    torchrun(tmp_path / "script.py", tmp_path / "run", SPECTAIL_CACHE=shared_cache, PYTHONPATH=places)
+    ranks(train_all, [(tmp_path / "run", {"method": "safa-r", "optim__batch_size": 4, "eval_train": False})])
     assert results(tmp_path / "run")["phases"] == {"train": 17, "augmented": 17}
     lines = metrics(tmp_path / "run")
     assert all(0 < line["safa_pairs"] < 1 for line in lines)

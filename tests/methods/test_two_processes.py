@@ -3,20 +3,50 @@
 import numpy as np
 import pytest
 import torch
-from forked import torchrun
-from methods import rank_methods
-from methods.rank_methods import PLAIN, RUNS
 from safetensors.torch import load_file
+from training.rank_runs import train_all
 from training.runs import metrics, predictions, results, settings
 
 from spectail.training.loop import train
 
+PLAIN = {"optim__optimizer": "sgd", "optim__lr": 0.05, "optim__momentum": 0.9, "eval_train": False}
+UNEVEN = {"optim__batch_size": 20, "data__imbalance": 10}  # an odd last batch: the ranks hold different numbers
+SECOND = {"stage2_epochs": 2, "stage2_batch_size": 16}
+EACH = {"transform": "cifar-strong"}  # images transformed one by one
+
+
+def two_stages(method, **options):
+    return {"method": method, "options": SECOND | options}
+
+
+RUNS = {
+    "ce": {},
+    "ce-reweighted": {"options": {"defer": "reweight"}} | UNEVEN,
+    "ce-resampled": {"options": {"defer": "resample"}},
+    "focal": {"method": "focal"},
+    "cb-samples": {"method": "cb"} | UNEVEN,
+    "cb-weights": {"method": "cb", "options": {"average": "weights"}} | UNEVEN,
+    "ldam-drw": {"method": "ldam-drw"} | UNEVEN,  # one epoch of each phase
+    "balanced-softmax": {"method": "balanced-softmax"},
+    "gml": two_stages("gml"),
+    "gml-uneven": two_stages("gml", stage2_batch_size=20) | UNEVEN,
+    "balms": two_stages("balms", meta_lr=0.05),
+    "balms-item": two_stages("balms", meta_draw="item", meta_power=0.3),
+    "balms-each": two_stages("balms") | EACH,
+    "balms-car": two_stages("balms") | {"car__enabled": True},
+    "bbn": {"method": "bbn", "optim__epochs": 3, "car__enabled": True},
+    "wb": two_stages("wb"),
+    "los": two_stages("los", stage2_lr=0.05),
+    "crt": two_stages("crt"),
+    "lws": two_stages("lws"),
+}
+
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, shared_cache):
-    """All runs under one launch, which ends by itself or is ended."""
+def two(tmp_path_factory, ranks):
+    """All runs on two processes."""
     folder = tmp_path_factory.mktemp("two")
-    torchrun(rank_methods.__file__, folder, timeout=180, SPECTAIL_CACHE=shared_cache)
+    ranks(train_all, [(folder / name, PLAIN | changes) for name, changes in RUNS.items()], timeout=180)
     return folder
 
 

@@ -1,58 +1,46 @@
-"""Script for torchrun: the runs of a JSON file one after the other, in this process group."""
+"""Runs on ranks, one after the other."""
 
-import json
 import os
 import signal
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+from training.guarded import guarded
+from training.runs import Stop, StopAt, register, settings
 
-def main():
-    import pytest
-    import torch
+from spectail.training.loop import train
+from spectail.training.reporter import Reporter
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from training.guarded import guarded
-    from training.runs import Stop, StopAt, register, settings
 
-    from spectail.training.loop import train
-    from spectail.training.reporter import Reporter
+class Signal(Reporter):
+    """The first process alone hears a signal at a step."""
 
-    torch.set_num_threads(1)
+    def __init__(self, at):
+        self.at = at if os.environ["RANK"] == "0" else -1
+
+    def step(self, done, figures):
+        if done == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_all(jobs):
+    """A folder and settings for each; ``stop``, ``resume``, ``signal`` and ``guarded`` say what happens to a run."""
     register()
-
-    class Signal(Reporter):
-        """The first process alone hears a signal at a step."""
-
-        def __init__(self, at):
-            self.at = at if os.environ["RANK"] == "0" else -1
-
-        def step(self, done, figures):
-            if done == self.at:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    for output, changes in json.loads(Path(sys.argv[1]).read_text()):
-        stop = changes.pop("stop", None)
-        resume = changes.pop("resume", False)
-        signal_at = changes.pop("signal", None)
-        watched = changes.pop("guarded", False)
-        reporter = Signal(signal_at) if signal_at is not None else StopAt(steps=stop)
+    for output, changes in jobs:
+        happens = {name: changes.get(name) for name in ("stop", "resume", "signal", "guarded")}
+        config = settings(output, **{name: value for name, value in changes.items() if name not in happens})
+        signal_at = happens["signal"]
+        reporter = Signal(signal_at) if signal_at is not None else StopAt(steps=happens["stop"])
         try:
             with (
                 pytest.MonkeyPatch.context() as patch,
-                guarded(patch, free=2) if watched else nullcontext(),
+                guarded(patch, free=2) if happens["guarded"] else nullcontext(),
             ):  # DDP settles
-                train(settings(output, **changes), resume=resume, reporter=reporter)
+                train(config, resume=bool(happens["resume"]), reporter=reporter)
         except Stop:
             continue
         except Exception as error:
             if signal_at is None:
                 raise
             (Path(output) / f"left-{os.environ['RANK']}").write_text(type(error).__name__)
-
-
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # a thread of gloo that still drops a tensor while the interpreter shuts down would abort the process

@@ -1,19 +1,16 @@
 """Two processes with half batches are one process with whole ones; resuming and the launchers work on two as well."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from forked import python, torchrun
 from safetensors.torch import load_file
+from training.rank_runs import train_all
 from training.runs import FLAGS, assert_same, metrics, predictions, results, settings
 
 from spectail.data import load
 from spectail.training.car_term import CARTerm
 from spectail.training.loop import train
 
-HERE = Path(__file__).parent
 CAR = {"method": "car"}
 RUNS = {
     "ce": {},
@@ -42,8 +39,8 @@ GUARDED = {
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """All runs on two processes, under one launch."""
+def two(tmp_path_factory, ranks):
+    """All runs on two processes."""
     folder = tmp_path_factory.mktemp("two")
     jobs = [(str(folder / name), changes) for name, changes in RUNS.items()]
     jobs += [(str(folder / f"{name}-guarded"), changes | {"guarded": True}) for name, changes in GUARDED.items()]
@@ -57,8 +54,7 @@ def two(tmp_path_factory):
     jobs += [(str(folder / "handed-over"), CAR | {"checkpoint_every": 1, "stop": 4})]
     jobs += [(str(folder / "signal-inside"), CAR | {"signal": 2})]
     jobs += [(str(folder / "signal-at-end"), CAR | {"signal": 5})]  # last: the processes may lose each other
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    torchrun(HERE / "rank_runs.py", folder / "jobs.json", SPECTAIL_CACHE=folder / "cache")  # with nobody's features
+    ranks(train_all, jobs, SPECTAIL_CACHE=folder / "cache")  # with nobody's features
     return folder
 
 

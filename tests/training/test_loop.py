@@ -22,6 +22,7 @@ from spectail.methods import registry
 from spectail.methods.base import Method, Outcome, Stage, Stream
 from spectail.training import probe
 from spectail.training.build import make_pieces
+from spectail.training.car_term import CARTerm
 from spectail.training.config import OptimConfig
 from spectail.training.config_io import read_yaml, write_yaml
 from spectail.training.loop import train
@@ -416,7 +417,6 @@ def test_car_starts_late_and_rises(tmp_path):
     assert "spectral_norm" in lines[0]  # its history moves from the start
     assert lines[1]["car"] > 0
     from spectail.methods.base import Step
-    from spectail.training.car_term import CARTerm
 
     regulariser = CARTerm(load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).counts, config.car)
     found = [regulariser.weight(Step(Stage(), epochs=3, index=index, steps=15)) for index in range(15)]
@@ -463,6 +463,24 @@ def test_two_stages_resumed(stop, method, tmp_path):
     shake()
     train(config, resume=True)
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_each_stage_begins_without_a_history_of_car(method, tmp_path, monkeypatch):
+    """The first term of either stage is that of a CAR which has seen one batch."""
+    firsts, forward = {}, CARTerm.forward
+
+    def spy(self, outcome, step):
+        term = forward(self, outcome, step)
+        seen = (outcome.logits.detach().clone(), outcome.target.clone(), float(term.detach()) / self.alpha)
+        firsts.setdefault(step.stage.name, seen)
+        return term
+
+    monkeypatch.setattr(CARTerm, "forward", spy)
+    train(settings(tmp_path / "run", method=method(TwoStages), car__enabled=True, car__beta=0.9))
+    counts = load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=6).counts
+    assert list(firsts) == ["one", "two"]
+    for logits, target, value in firsts.values():
+        assert value == pytest.approx(float(CAR(counts, beta=0.9)(logits, target)), rel=1e-5)
 
 
 def test_car_in_chosen_stages_only(method, tmp_path):

@@ -33,13 +33,20 @@ FRAMEWORKS = {
 }
 
 
+def installed(package: str) -> str | None:
+    """The version of a package, if it is there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def need(module: str) -> str:
     """The version of a module's framework. Raises ImportError if there is none, or one that does not work."""
     framework, extra = FRAMEWORKS[module], "pip install 'spectail[integrations]'"
     for package in framework.packages:
-        try:
-            number = version(package)
-        except PackageNotFoundError:
+        number = installed(package)
+        if number is None:
             continue
         from packaging.version import Version  # noqa: PLC0415 - every framework brings it, spectail's core does not
 

@@ -1,4 +1,4 @@
-"""`spectail list datasets|methods|models|recipes|augment`: what there is to choose from."""
+"""`spectail list datasets|methods|models|recipes`: what there is to choose from."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .arguments import read_flags
 class List:
     """Show what there is to choose from."""
 
-    what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes", "augment"]] = "datasets"
-    """What to list: datasets, methods, models, recipes or augment."""
+    what: tyro.conf.Positional[Literal["datasets", "methods", "models", "recipes"]] = "datasets"
+    """What to list: datasets, methods, models or recipes."""
 
 
 def run(arguments: list[str]) -> None:
     what = read_flags(List, "spectail list", arguments).what
-    tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes, "augment": augmentations}
+    tables = {"datasets": datasets, "methods": methods, "models": models, "recipes": recipes}
     console, table = Console(), tables[what]()
     if len(table.columns) < 5 or console.width >= 140:
         console.print(table)
@@ -33,16 +33,6 @@ def run(arguments: list[str]) -> None:
         console.print(f"[bold]{row[0]}[/bold]  {row[1]}")
         for column, cell in zip(table.columns[2:], row[2:], strict=True):
             console.print(Padding(f"{column.header}: {cell or 'none'}", (0, 0, 0, 4)))
-
-
-def augmentations() -> Table:
-    from ..methods.registry import ENTRIES  # noqa: PLC0415
-
-    table = Table("method", "what", "needs")
-    for entry in ENTRIES:
-        if "augmentation" in entry.about().kind:
-            table.add_row(entry.name, entry.summary, entry.about().needs)
-    return table
 
 
 def datasets() -> Table:

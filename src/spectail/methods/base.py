@@ -113,8 +113,6 @@ class Step:
     """A batch of the training images with these indices, transformed as in training."""
     log: Callable[[str, Tensor], None] = lambda name, value: None
     """Takes a number that belongs in metrics.jsonl, as the mean over the images of the epoch."""
-    stage1: Method | None = None
-    """The method of the run that ``--stage1`` has loaded into the model."""
 
     @property
     def lr(self) -> float:

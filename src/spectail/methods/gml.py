@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.checks import AtLeastOne, BelowOne
-from ..losses import BalancedSoftmaxLoss, ClassBalancedLoss, GeometricMeanLoss
+from ..losses import GeometricMeanLoss
 from ..models.classifier import Classifier
 from ..models.heads import EnsembleHead
-from .base import About, Batches, Method, Outcome, Stage, Step, Stream
-from .deferred import DeferOptions
+from .base import About, Batches, Outcome, Stage, Step, Stream
 from .two_stage import TwoStage, TwoStageOptions
 
 
@@ -28,9 +27,9 @@ class GMLOptions(TwoStageOptions):
     """Begin the second stage with the old head instead of a fresh one."""
     ensemble: BelowOne = 0.5
     """Share of the old head in the averaged probabilities; 0 for the new head alone."""
-    old_prior: Literal["keep", "remove", "auto"] = "keep"
+    old_prior: Literal["keep", "remove"] = "keep"
     """Whether the old head's logits stay as they are, or the log prior is taken off them, which is logit adjustment
-    of the old head and not in any code for GML. auto removes it unless the --stage1 run balances classes."""
+    of the old head and not in any code for GML."""
     stage2_batch_size: AtLeastOne | None = 512
     """Batch size of the second stage, which should be large against the number of classes."""
 
@@ -55,14 +54,12 @@ class GML(TwoStage):
         return GeometricMeanLoss(counts, self.options.divide)
 
     def make_head(self, kind: str, in_features: int) -> nn.Module:
-        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift(None))
+        return EnsembleHead(in_features, len(self.counts), self.options.ensemble, self._shift())
 
-    def _shift(self, first: Method | None) -> Tensor:
-        """What is added to the logits of the old head: of a first stage of its own, or of the run ``first``."""
-        auto = first is not None and trains_balanced_head(first)
-        keep = {"remove": False, "keep": True, "auto": auto}[self.options.old_prior]
+    def _shift(self) -> Tensor:
+        """What is added to the logits of the old head."""
         log_prior = self.counts.frequencies.log()
-        return torch.zeros_like(log_prior) if keep else -log_prior
+        return torch.zeros_like(log_prior) if self.options.old_prior == "keep" else -log_prior
 
     def stages(self) -> list[Stage]:
         first, second = super().stages()
@@ -75,7 +72,7 @@ class GML(TwoStage):
         self.loss_spans_ranks = step.stage.name == "stage2"
         if step.stage.name == "stage2" and not resumed:
             assert isinstance(model.head, EnsembleHead)
-            model.head.shift.copy_(self._shift(step.stage1))  # a --stage1 run of gml has brought its own
+            model.head.shift.copy_(self._shift())  # a --stage1 run of gml has brought its own
             model.head.keep()
             if not self.options.reuse_head:
                 nn.Linear.reset_parameters(model.head)
@@ -89,17 +86,3 @@ class GML(TwoStage):
             features = model.backbone(batch.images)
         logits = head.new(features)
         return Outcome(self.criterion(logits, batch.labels), head.combine(features, logits), batch.labels)
-
-
-def trains_balanced_head(method: Method) -> bool:
-    """Whether the head that a method trains is made for equally frequent classes: by its batches, by class weights, or
-    by a loss that knows the class counts."""
-    main, loss = method.streams(method.stages()[-1])["main"], method.criterion
-    if "class-balanced" in (main.kind, main.then):
-        return True
-    if isinstance(method.options, DeferOptions) and method.options.defer == "reweight":
-        return True
-    if isinstance(loss, BalancedSoftmaxLoss | ClassBalancedLoss | GeometricMeanLoss):
-        return True
-    weight = getattr(loss, "weight", None)
-    return isinstance(weight, Tensor) and bool(weight.min() < weight.max())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -88,24 +88,6 @@ class Stability:
         """Gradient variance over that without averaging."""
         points = self.measured[mode]
         return [point.variance / points[0].variance for point in points]
-
-    def as_dict(self) -> dict[str, Any]:
-        """All of it as plain numbers."""
-        modes = {
-            mode: {
-                "gain": self.gain(mode),
-                "variance": self.variance(mode),
-                "noise": [point.noise for point in points],
-                "points": [asdict(point) for point in points],
-            }
-            for mode, points in self.measured.items()
-        }
-        return {
-            "betas": self.betas,
-            "predicted_gain": self.predicted_gain,
-            "predicted_variance": self.predicted_variance,
-            "measured": modes,
-        }
 
 
 def linear_problem(class_counts: CountsLike, dim: int = 16, spread: float = 0.6, seed: int = 0) -> LinearProblem:

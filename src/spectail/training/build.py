@@ -49,8 +49,6 @@ class Pieces:
     """What training and evaluation read: images, or features in probe mode."""
     backbone: nn.Module | None
     """In probe mode the frozen backbone with the transform of its features, which the model then lacks."""
-    stage1: Method | None = None
-    """The method of the run that --stage1 has loaded into the model."""
 
     def whole_model(self, model: Classifier) -> Classifier:
         """The model that takes images, in probe mode too."""

@@ -14,10 +14,11 @@ from accelerate.utils import broadcast_object_list
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .._utils.files import whole_file
+from .._utils.files import whole_file, write_json
 from ..data.batch import Batch
 from ..data.datasets import Data
 from ..data.loader import Loader
+from ..data.manifest import Manifest
 from ..methods.base import Stage
 from ..models.adjustment import Adjustment
 from ..models.weights import read_weights
@@ -296,7 +297,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
             self.folder.save_predictions(results.predictions)
-            self.folder.save_results(results)
+            write_json(self.folder.path / "results.json", results)
         self.accelerator.wait_for_everyone()
         for tracker in self.accelerator.trackers:  # end_training() would also end the process group
             tracker.finish()
@@ -323,7 +324,7 @@ class Trainer:
                 self.folder.begin(self.config, manifest, self.adjustment)
             self.accelerator.wait_for_everyone()
             return None
-        self.folder.check_manifest(manifest)
+        Manifest.load(self.folder.path / "manifest.json").require_same(manifest, f"the run in {self.folder.path}")
         newest = checkpoint.newest(self.folder.checkpoints)
         state = checkpoint.load(newest, self.accelerator.process_index) if newest is not None else None
         if state is not None:

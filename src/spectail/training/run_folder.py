@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
-from .._utils.files import room_for, whole_file, write_json
+from .._utils.files import room_for, whole_file
 from ..car import PRESETS
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
@@ -106,9 +106,6 @@ class RunFolder:
             advice = "Give the folder of a run that has ended; spectail train --resume takes one to its end."
             raise FileNotFoundError(f"{called or self.path} {what}. {advice}")
 
-    def check_manifest(self, manifest: Manifest) -> None:
-        Manifest.load(self.path / "manifest.json").require_same(manifest, f"the run in {self.path}")
-
     def log(self, entry: dict[str, Any]) -> None:
         """One more line, or on a full disk none: half a line would be there for every reader of the file."""
         path = self.path / "metrics.jsonl"
@@ -142,9 +139,6 @@ class RunFolder:
     def save_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    def save_results(self, results: dict[str, Any]) -> None:
-        write_json(self.path / "results.json", results)
 
     def results(self) -> dict[str, Any] | None:
         try:

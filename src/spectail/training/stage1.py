@@ -38,8 +38,8 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} trained its backbone, so frozen features from elsewhere do not fit its head. "
             "Leave --probe out."
         )
-    first = make_method(there, pieces.data.counts)
-    has, needs = head_kind(there, first), head_kind(config, pieces.method)
+    has = head_kind(there, make_method(there, pieces.data.counts))
+    needs = head_kind(config, pieces.method)
     if not following.fresh_head and has != needs:
         raise ValueError(
             f"--stage1 {run} has a {has} head, {config.method} goes on with a {needs} one. "
@@ -61,7 +61,6 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} does not fit: {lost[0]} is missing or has another shape. "
             "Train it with the same --model, --img-size and --head."
         )
-    pieces.stage1 = first
     return str(report)
 
 

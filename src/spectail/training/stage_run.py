@@ -60,7 +60,7 @@ class StageRun:
             self.loaders = self._loaders(epochs, stage)  # some samplers follow the length of the stage
         self.main = self.loaders["main"]
         self.step = Step(stage, 0, epochs, 0, epochs * self.per_epoch, None, generator, self.main.labels)
-        self.step.fetch, self.step.log, self.step.stage1 = self.main.fetch, self.log, pieces.stage1
+        self.step.fetch, self.step.log = self.main.fetch, self.log
         if stage.fresh_head and state is None:
             self.model.head.reset_parameters()  # type: ignore[operator]
         self.model.freeze_backbone(stage.train == "head", drift=stage.norm == "drift")
