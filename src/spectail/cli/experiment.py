@@ -16,8 +16,7 @@ from ..experiments.catalog import EXPERIMENTS, find_experiment
 from ..experiments.cost import StepTimes, estimate, in_words, learn
 from ..experiments.frontier import with_gains
 from ..experiments.index import Index, Record, last_line
-from ..experiments.planning import Plan, by_name, in_order, outside
-from ..experiments.runs import Run
+from ..experiments.planning import Plan, by_name, outside
 from ..experiments.scales import SCALES
 from ..experiments.tables import as_csv, as_table, layout, make_rows
 from .arguments import read_flags
@@ -35,6 +34,7 @@ from .experiment_options import (
 )
 
 if TYPE_CHECKING:
+    from ..experiments.driver import Driver
     from ..experiments.task import Outcome
 
 HOW = ("how",)
@@ -117,24 +117,25 @@ def _plan(arguments: list[str]) -> None:
 def _run(arguments: list[str]) -> None:
     asked = read_flags(RunAction, "spectail experiment run", once(arguments))
     how, console = asked.how, make_console()
-    plans, roots = asked.plans(), how.roots()
+    plans = asked.plans()
     how.check()
+    tasks = asked.tasks(plans)
     for plan in plans:
         _say_refused(Counter(plan.refused.values()), console, f"{plan.experiment.name}: ")
-    from ..experiments.task import task_of  # noqa: PLC0415 - torch is slow to import
-    from .many_runs import carry_out_all  # noqa: PLC0415
+    from .many_runs import carry_out_all  # noqa: PLC0415 - torch is slow to import
 
-    runs = in_order({run.name: run for plan in plans for run in plan.runs}.values())
-    tasks = [task_of(run, how.folder, how.settings(_root(run, roots)), how.keep, how.engine.processes) for run in runs]
     driver = carry_out_all(tasks, how.engine, Path(asked.store), how.folder, how.device, console,
                            command="experiment", retry=how.retry)  # fmt: skip
     tally = driver.tally
     if tally.no_data and tally.left == len(tasks):
         raise ValueError(_elsewhere(list(tally.no_data.values())))
-    _print_tables(plans, asked.records(), console)
     failed = len(tally.failures)
-    console.print(f"{tally.done} runs trained, {tally.kept} were done, {failed} failed, {tally.left} left out",
-                  soft_wrap=True)  # fmt: skip
+    if asked.rehearse:
+        _say_rehearsed(plans, driver, console)
+    else:
+        _print_tables(plans, asked.records(), console)
+        console.print(f"{tally.done} runs trained, {tally.kept} were done, {failed} failed, {tally.left} left out",
+                      soft_wrap=True)  # fmt: skip
     problems = []
     if tally.left:
         problems.append(f"{tally.left} runs were left out, since their data or weights cannot be used (see above)")
@@ -145,9 +146,17 @@ def _run(arguments: list[str]) -> None:
         raise ValueError("; ".join(problems) + ".")
 
 
-def _root(run: Run, roots: dict[str, Path]) -> Path | None:
-    names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
-    return next((roots[name] for name in names if name in roots), None)
+def _say_rehearsed(plans: list[Plan], driver: Driver, console: Console) -> None:
+    from ..experiments.rehearsal import name_of  # noqa: PLC0415 - torch is slow to import
+
+    passed = {name: outcome.results for name, outcome in driver.outcomes.items() if outcome.results is not None}
+    without = [{*plan.refused, *(run.cell for run in plan.runs if name_of(run.name) not in passed)} for plan in plans]
+    cells = sum(len(plan.cells) for plan in plans)
+    console.print(f"{cells - sum(map(len, without))} of {cells} cells rehearsed in {len(passed)} different runs: "
+                  "they start, step, save, resume and evaluate.", soft_wrap=True)  # fmt: skip
+    random = sum(results["random_weights"] for results in passed.values())
+    if random:
+        console.print(f"{random} of these runs had random weights: pretrained ones are not at hand.", soft_wrap=True)
 
 
 def _say_refused(reasons: Counter[str], console: Console, where: str = "") -> None:

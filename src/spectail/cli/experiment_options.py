@@ -6,17 +6,21 @@ import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from .._utils.names import nearest
 from ..data.catalog import ENTRIES
-from ..experiments.catalog import EXPERIMENTS, find_experiment
+from ..experiments.catalog import EXPERIMENTS, TITLES, find_experiment
 from ..experiments.engines import EngineOptions
 from ..experiments.index import Index, Record
-from ..experiments.planning import Plan, Slice, make_plan
+from ..experiments.planning import Plan, Slice, in_order, make_plan
+from ..experiments.runs import Run
 from ..experiments.scales import Overrides, Scale
+
+if TYPE_CHECKING:
+    from ..experiments.task import Task
 
 DATA_SETS = sorted(entry.name for entry in ENTRIES)
 STORE = "runs/experiments.sqlite"
@@ -84,7 +88,7 @@ class Choice:
     """Which part of an experiment, and how large."""
 
     name: tyro.conf.Positional[str]
-    """A name from `spectail experiment list`, or all."""
+    """A name from `spectail experiment list`; tables for those of the paper, or all."""
     cells: tyro.conf.OmitArgPrefixes[Slice] = field(default_factory=Slice)
     scale: Scale = "quick"
     """quick: minutes on a CPU; short: the paper's models for a tenth of its epochs; paper: as the paper."""
@@ -102,8 +106,8 @@ class Choice:
             )
         for name in ("epochs", "img_size", "batch_size", "accumulation"):
             at_least(1, name, getattr(self.changes, name))
-        if self.name == "all":
-            chosen = self.cells.of_all(map(find_experiment, EXPERIMENTS))
+        if self.name in ("all", "tables"):
+            chosen = self.cells.of_all(map(find_experiment, EXPERIMENTS if self.name == "all" else TITLES))
         else:
             experiment = find_experiment(self.name)
             chosen = [(experiment, self.cells.of(experiment))]
@@ -138,6 +142,25 @@ class PlanAction(Choice):
 @dataclass(frozen=True)
 class RunAction(Choice):
     """Train what is missing, here or on a Ray cluster. May be stopped and started again."""
+
+    rehearse: bool = False
+    """Only show that every run starts, steps, saves, resumes and evaluates: as it is, but on a few synthetic images."""
+
+    def tasks(self, plans: list[Plan]) -> list[Task]:
+        """The different runs of the plans, or their rehearsals."""
+        from ..experiments.rehearsal import rehearsal_of  # noqa: PLC0415 - torch is slow to import
+        from ..experiments.task import task_of  # noqa: PLC0415
+
+        if self.rehearse and self.scale == "quick":
+            raise ValueError(
+                "--rehearse is for --scale short or paper; a quick run is short enough to be carried out itself."
+            )
+        how, roots, runs = self.how, self.how.roots(), {run.name: run for plan in plans for run in plan.runs}
+        tasks = [
+            task_of(run, how.folder, how.settings(_root(run, roots)), how.keep, how.engine.processes)
+            for run in in_order(runs.values())
+        ]
+        return [rehearsal_of(task) for task in tasks] if self.rehearse else tasks
 
 
 @dataclass(frozen=True)
@@ -195,6 +218,11 @@ class ScriptAction(Choice):
 @dataclass(frozen=True)
 class ListAction:
     """The experiments: what each shows, its cells, and how many numbers are published."""
+
+
+def _root(run: Run, roots: dict[str, Path]) -> Path | None:
+    names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
+    return next((roots[name] for name in names if name in roots), None)
 
 
 def once(arguments: list[str]) -> list[str]:
