@@ -13,6 +13,7 @@ import tyro
 from .._utils.names import nearest
 from ..data.catalog import ENTRIES
 from ..experiments.catalog import EXPERIMENTS, TITLES, find_experiment
+from ..experiments.devices import Device
 from ..experiments.engines import EngineOptions
 from ..experiments.index import Index, Record
 from ..experiments.planning import Plan, Slice, in_order, make_plan
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 DATA_SETS = sorted(entry.name for entry in ENTRIES)
 STORE = "runs/experiments.sqlite"
+HOW = ("how",)
+"""Options that only a run needs; other actions accept them, but their pages leave them out."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class How:
     """Folder of the runs."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    loaders: int = 0
-    """Processes of each run that decode images."""
+    loaders: int | Literal["auto"] = "auto"
+    """Processes of each run that decode images which are not held in memory; auto takes those of its cores that are
+    free, up to 8."""
     compile: bool = False
     """Compile backbones with torch.compile."""
     grad_checkpointing: bool = False
@@ -53,7 +57,7 @@ class How:
     def check(self) -> None:
         """Say what no run could do, once and before any: a slip of the operator is no failure of a run."""
         self.engine.check()
-        at_least(0, "loaders", self.loaders)
+        at_least(0, "loaders", None if self.loaders == "auto" else self.loaders)
         at_least(1, "checkpoint_epochs", self.checkpoint_epochs)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -135,8 +139,10 @@ class PlanAction(Choice):
 
     measure: bool = False
     """Time a training step of every model of the plan first, on --device."""
+    on: Device | None = None
+    """GPU to give the expected time for, by the operations of a training step, without a measurement."""
     all_cells: bool = False
-    """Show every cell."""
+    """Show every cell, and its expected time."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,12 @@ class Task:
         output = self.config.output
         return output / f"{self.words}-{key_of(self.name, identity, self.code)}" if self.words else output
 
+    def on_cores(self, cores: int) -> Task:
+        """The task where it has so many cores of a machine to itself: loaders by the rule of `spectail train`."""
+        if self.config.workers != "auto":
+            return self
+        return replace(self, config=replace(self.config, workers=max(0, min(8, cores // self.processes - 1))))
+
 
 def task_of(
     run: Run, folder: Path, how: Mapping[str, Any], keep: Keep = "predictions", processes: int = 1
