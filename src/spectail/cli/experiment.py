@@ -13,16 +13,15 @@ from rich.table import Table as RichTable
 from .._utils.names import nearest
 from ..diagnosis.text_table import Table, to_latex, to_markdown
 from ..experiments.catalog import EXPERIMENTS, find_experiment
-from ..experiments.cost import StepTimes, estimate, in_words, learn
 from ..experiments.frontier import with_gains
 from ..experiments.index import Index, Record, last_line
-from ..experiments.planning import Plan, by_name, in_order, outside
-from ..experiments.runs import Run
+from ..experiments.planning import Plan, by_name, outside
 from ..experiments.scales import SCALES
 from ..experiments.tables import as_csv, as_table, layout, make_rows
 from .arguments import read_flags
 from .console import make_console
 from .experiment_options import (
+    HOW,
     FigureAction,
     ListAction,
     PlanAction,
@@ -33,12 +32,12 @@ from .experiment_options import (
     once,
     without,
 )
+from .experiment_plan import say_refused, show_plan
 
 if TYPE_CHECKING:
+    from ..experiments.driver import Driver
     from ..experiments.task import Outcome
 
-HOW = ("how",)
-"""Options that only a run needs; other actions accept them, but their pages leave them out."""
 USAGE = """usage: spectail experiment ACTION [NAME] [options]
 
   list      the experiments: what each shows, its cells, how many numbers are published
@@ -80,61 +79,31 @@ def _list(arguments: list[str]) -> None:
 
 
 def _plan(arguments: list[str]) -> None:
-    asked = read_flags(PlanAction, "spectail experiment plan", once(arguments), hidden=HOW)
-    plans, records, console = asked.plans(), asked.records(), make_console()
-    times = StepTimes(Path(asked.store).parent / "step_times.json")
-    device = "cpu" if asked.how.device == "auto" else asked.how.device
-    if asked.measure:
-        for model, pixels in dict.fromkeys((run.sized.model, run.sized.pixels) for plan in plans for run in plan.runs):
-            seconds = times.measure(model, pixels, device)
-            console.print(f"{model} at {pixels} x {pixels}: {1000 * seconds:.1f} ms an image on {device}")
-    done = {name for name, found in by_name(records).items() if any(record.status == "done" for record in found)}
-    table = RichTable("experiment", "cells", "runs", "done", "left", "time")
-    for plan in plans:
-        learn(times, plan, records)
-    for plan in plans:
-        left = list({run.name: run for run in plan.runs if run.name not in done}.values())
-        runs, cost = len({run.name for run in plan.runs}), estimate(left, times)
-        table.add_row(plan.experiment.name, str(len(plan.cells)), str(runs), str(runs - len(left)), str(len(left)),
-                      cost.words)  # fmt: skip
-    whole = estimate([run for plan in plans for run in plan.runs if run.name not in done], times)
-    console.print(table)
-    if asked.all_cells:
-        for plan in plans:
-            for cell in plan.cells:
-                reason = plan.refused.get(cell)
-                console.print(f"  {cell}" + (f": not at this scale, {reason}" if reason else ""), soft_wrap=True)
-    _say_refused(Counter(reason for plan in plans for reason in plan.refused.values()), console)
-    console.print(f"scale {asked.scale}: {SCALES[asked.scale]}", soft_wrap=True)
-    time = f", about {in_words(whole.total)} one after another" if whole.total else ""
-    if whole.unknown:
-        time += f"; {whole.unknown:,} {'has' if whole.unknown == 1 else 'have'} no measured step time: add --measure"
-    elif whole.passes:
-        time += "; computing features comes on top and was not measured: add --measure"
-    console.print(f"{len(whole.seconds):,} different runs to do (experiments share some){time}.", soft_wrap=True)
+    show_plan(read_flags(PlanAction, "spectail experiment plan", once(arguments), hidden=HOW))
 
 
 def _run(arguments: list[str]) -> None:
     asked = read_flags(RunAction, "spectail experiment run", once(arguments))
     how, console = asked.how, make_console()
-    plans, roots = asked.plans(), how.roots()
+    plans = asked.plans()
     how.check()
+    tasks = asked.tasks(plans)
     for plan in plans:
-        _say_refused(Counter(plan.refused.values()), console, f"{plan.experiment.name}: ")
-    from ..experiments.task import task_of  # noqa: PLC0415 - torch is slow to import
-    from .many_runs import carry_out_all  # noqa: PLC0415
+        say_refused(Counter(plan.refused.values()), console, f"{plan.experiment.name}: ")
+    from .many_runs import carry_out_all  # noqa: PLC0415 - torch is slow to import
 
-    runs = in_order({run.name: run for plan in plans for run in plan.runs}.values())
-    tasks = [task_of(run, how.folder, how.settings(_root(run, roots)), how.keep, how.engine.processes) for run in runs]
     driver = carry_out_all(tasks, how.engine, Path(asked.store), how.folder, how.device, console,
                            command="experiment", retry=how.retry)  # fmt: skip
     tally = driver.tally
     if tally.no_data and tally.left == len(tasks):
         raise ValueError(_elsewhere(list(tally.no_data.values())))
-    _print_tables(plans, asked.records(), console)
     failed = len(tally.failures)
-    console.print(f"{tally.done} runs trained, {tally.kept} were done, {failed} failed, {tally.left} left out",
-                  soft_wrap=True)  # fmt: skip
+    if asked.rehearse:
+        _say_rehearsed(plans, driver, console)
+    else:
+        _print_tables(plans, asked.records(), console)
+        console.print(f"{tally.done} runs trained, {tally.kept} were done, {failed} failed, {tally.left} left out",
+                      soft_wrap=True)  # fmt: skip
     problems = []
     if tally.left:
         problems.append(f"{tally.left} runs were left out, since their data or weights cannot be used (see above)")
@@ -145,15 +114,17 @@ def _run(arguments: list[str]) -> None:
         raise ValueError("; ".join(problems) + ".")
 
 
-def _root(run: Run, roots: dict[str, Path]) -> Path | None:
-    names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
-    return next((roots[name] for name in names if name in roots), None)
+def _say_rehearsed(plans: list[Plan], driver: Driver, console: Console) -> None:
+    from ..experiments.rehearsal import name_of  # noqa: PLC0415 - torch is slow to import
 
-
-def _say_refused(reasons: Counter[str], console: Console, where: str = "") -> None:
-    for reason, count in reasons.items():
-        which = "1 cell is" if count == 1 else f"{count} cells are"
-        console.print(f"{where}{which} left out: {reason}.", soft_wrap=True)
+    passed = {name: outcome.results for name, outcome in driver.outcomes.items() if outcome.results is not None}
+    without = [{*plan.refused, *(run.cell for run in plan.runs if name_of(run.name) not in passed)} for plan in plans]
+    cells = sum(len(plan.cells) for plan in plans)
+    console.print(f"{cells - sum(map(len, without))} of {cells} cells rehearsed in {len(passed)} different runs: "
+                  "they start, step, save, resume and evaluate.", soft_wrap=True)  # fmt: skip
+    random = sum(results["random_weights"] for results in passed.values())
+    if random:
+        console.print(f"{random} of these runs had random weights: pretrained ones are not at hand.", soft_wrap=True)
 
 
 def _print_tables(plans: list[Plan], records: list[Record], console: Console) -> None:
@@ -192,7 +163,8 @@ def _status(arguments: list[str]) -> None:
         counts = Counter(record.status for record in others)
         words = ", ".join(f"{counts[state]} {state}" for state in ("done", "running", "failed"))
         console.print(
-            f"beside these, of other seeds, scales, cells or options, the store holds {words}", soft_wrap=True
+            f"beside these, of other seeds, scales, cells or options and of rehearsals, the store holds {words}",
+            soft_wrap=True,
         )
     failed |= {record.key: record for record in others if record.status == "failed"}
     for record in failed.values():

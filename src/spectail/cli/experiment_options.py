@@ -6,20 +6,27 @@ import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from .._utils.names import nearest
 from ..data.catalog import ENTRIES
-from ..experiments.catalog import EXPERIMENTS, find_experiment
+from ..experiments.catalog import EXPERIMENTS, TITLES, find_experiment
+from ..experiments.devices import Device
 from ..experiments.engines import EngineOptions
 from ..experiments.index import Index, Record
-from ..experiments.planning import Plan, Slice, make_plan
+from ..experiments.planning import Plan, Slice, in_order, make_plan
+from ..experiments.runs import Run
 from ..experiments.scales import Overrides, Scale
+
+if TYPE_CHECKING:
+    from ..experiments.task import Task
 
 DATA_SETS = sorted(entry.name for entry in ENTRIES)
 STORE = "runs/experiments.sqlite"
+HOW = ("how",)
+"""Options that only a run needs; other actions accept them, but their pages leave them out."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,9 @@ class How:
     """Folder of the runs."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    loaders: int = 0
-    """Processes of each run that decode images."""
+    loaders: int | Literal["auto"] = "auto"
+    """Processes of each run that decode images which are not held in memory; auto takes those of its cores that are
+    free, up to 8."""
     compile: bool = False
     """Compile backbones with torch.compile."""
     grad_checkpointing: bool = False
@@ -49,7 +57,7 @@ class How:
     def check(self) -> None:
         """Say what no run could do, once and before any: a slip of the operator is no failure of a run."""
         self.engine.check()
-        at_least(0, "loaders", self.loaders)
+        at_least(0, "loaders", None if self.loaders == "auto" else self.loaders)
         at_least(1, "checkpoint_epochs", self.checkpoint_epochs)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +92,7 @@ class Choice:
     """Which part of an experiment, and how large."""
 
     name: tyro.conf.Positional[str]
-    """A name from `spectail experiment list`, or all."""
+    """A name from `spectail experiment list`; tables for those of the paper, or all."""
     cells: tyro.conf.OmitArgPrefixes[Slice] = field(default_factory=Slice)
     scale: Scale = "quick"
     """quick: minutes on a CPU; short: the paper's models for a tenth of its epochs; paper: as the paper."""
@@ -102,8 +110,8 @@ class Choice:
             )
         for name in ("epochs", "img_size", "batch_size", "accumulation"):
             at_least(1, name, getattr(self.changes, name))
-        if self.name == "all":
-            chosen = self.cells.of_all(map(find_experiment, EXPERIMENTS))
+        if self.name in ("all", "tables"):
+            chosen = self.cells.of_all(map(find_experiment, EXPERIMENTS if self.name == "all" else TITLES))
         else:
             experiment = find_experiment(self.name)
             chosen = [(experiment, self.cells.of(experiment))]
@@ -131,13 +139,34 @@ class PlanAction(Choice):
 
     measure: bool = False
     """Time a training step of every model of the plan first, on --device."""
+    on: Device | None = None
+    """GPU to give the expected time for, by the operations of a training step, without a measurement."""
     all_cells: bool = False
-    """Show every cell."""
+    """Show every cell, and its expected time."""
 
 
 @dataclass(frozen=True)
 class RunAction(Choice):
     """Train what is missing, here or on a Ray cluster. May be stopped and started again."""
+
+    rehearse: bool = False
+    """Only show that every run starts, steps, saves, resumes and evaluates: as it is, but on a few synthetic images."""
+
+    def tasks(self, plans: list[Plan]) -> list[Task]:
+        """The different runs of the plans, or their rehearsals."""
+        from ..experiments.rehearsal import rehearsal_of  # noqa: PLC0415 - torch is slow to import
+        from ..experiments.task import task_of  # noqa: PLC0415
+
+        if self.rehearse and self.scale == "quick":
+            raise ValueError(
+                "--rehearse is for --scale short or paper; a quick run is short enough to be carried out itself."
+            )
+        how, roots, runs = self.how, self.how.roots(), {run.name: run for plan in plans for run in plan.runs}
+        tasks = [
+            task_of(run, how.folder, how.settings(_root(run, roots)), how.keep, how.engine.processes)
+            for run in in_order(runs.values())
+        ]
+        return [rehearsal_of(task) for task in tasks] if self.rehearse else tasks
 
 
 @dataclass(frozen=True)
@@ -195,6 +224,11 @@ class ScriptAction(Choice):
 @dataclass(frozen=True)
 class ListAction:
     """The experiments: what each shows, its cells, and how many numbers are published."""
+
+
+def _root(run: Run, roots: dict[str, Path]) -> Path | None:
+    names = (run.sized.own["data"]["dataset"], run.cell.dataset) + ("",) * (run.cell.dataset != "glyphs-lt")
+    return next((roots[name] for name in names if name in roots), None)
 
 
 def once(arguments: list[str]) -> list[str]:

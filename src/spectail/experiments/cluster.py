@@ -92,6 +92,7 @@ class RayEngine:
         elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(others))})"} if others else None
         remote = self.ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0, label_selector=elsewhere)
         whole = replace(task, threads=self.threads, config=replace(task.config, output=task.config.output.absolute()))
+        whole = whole.on_cores(int(self.cpus))
         return remote(_for_nodes(task.code)).remote(pickle.dumps(whole), str(marks[folder]), os.getcwd())
 
     def _ended(self, task: Task, reference: Any) -> Outcome | None:

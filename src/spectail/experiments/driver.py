@@ -137,7 +137,8 @@ class Driver:
         self.outcomes[task.name] = outcome
         if outcome.results is not None:
             self.tally.done += 1
-            self.say(f"{task.title}: overall {outcome.results['overall']:.1f}, {outcome.results['seconds']:.0f} s")
+            said = "passed" if task.rehearse else f"overall {outcome.results['overall']:.1f}"
+            self.say(f"{task.title}: {said}, {outcome.results['seconds']:.0f} s")
         else:
             after = f" (after {task.attempt} attempts)" if task.attempt > 1 else ""
             self._fail(task, last_line(outcome.error) + after)

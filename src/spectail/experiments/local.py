@@ -49,6 +49,7 @@ class LocalEngine:
         most = len(gpus) // options.processes if gpus else cores // (options.processes * max(options.threads, 1))
         self.jobs = max(1, most) if options.jobs == "auto" else options.jobs
         together = self.jobs * options.processes
+        self.cores = cores // self.jobs
         self.threads = options.threads or (max(1, cores // together) if together > 1 else 0)
         self.gpus = [",".join(gpus[(slot * options.processes + rank) % len(gpus)] for rank in range(options.processes))
                      if gpus and together > 1 else "" for slot in range(self.jobs)]  # fmt: skip
@@ -88,7 +89,7 @@ class LocalEngine:
         log = logs / f"{slot}.log"
         log.unlink(missing_ok=True)
         theirs, ours = multiprocessing.Pipe(duplex=False)
-        arguments = (replace(task, threads=self.threads), self.gpus[slot], log, ours)
+        arguments = (replace(task, threads=self.threads).on_cores(self.cores), self.gpus[slot], log, ours)
         process = self.context.Process(target=_child, args=arguments)
         process.start()
         ours.close()  # the child has its own: when that one goes, there is nothing more to read

@@ -24,6 +24,7 @@ from ..training.config import TrainConfig
 from ..training.loop import train
 from ..training.signals import Interrupted
 from .grids import DIAGNOSTICS
+from .rehearsal import rehearse, synthetic_data
 from .runs import Run, code_version, key_of
 
 Keep = Literal["results", "predictions", "all"]
@@ -53,6 +54,8 @@ class Task:
     """Counts from 1; higher after a process or node died."""
     only_identify: bool = False
     """Say which images the run would see, and no more."""
+    rehearse: bool = False
+    """Only show that it can be carried out."""
 
     def carry_out(self) -> Outcome:
         """Train it here."""
@@ -61,6 +64,12 @@ class Task:
     def folder(self, identity: str) -> Path:
         output = self.config.output
         return output / f"{self.words}-{key_of(self.name, identity, self.code)}" if self.words else output
+
+    def on_cores(self, cores: int) -> Task:
+        """The task where it has so many cores of a machine to itself: loaders by the rule of `spectail train`."""
+        if self.config.workers != "auto":
+            return self
+        return replace(self, config=replace(self.config, workers=max(0, min(8, cores // self.processes - 1))))
 
 
 def task_of(
@@ -101,13 +110,15 @@ def train_here(task: Task) -> Outcome:
     try:
         make_accelerator(task.config)  # a device that is not here is no fault of the data
         try:
-            data = load_data(task.config)
+            data = synthetic_data(task.config.data) if task.rehearse else load_data(task.config)
         except (ValueError, OSError) as error:
             return Outcome("no data", error=one_line(error), absent=isinstance(error, MissingData))
         identity = data.manifest.identity
         if task.only_identify:
             return Outcome("known", identity)
         folder = task.folder(identity)
+        if task.rehearse:
+            return Outcome("done", identity, rehearse(replace(task.config, output=folder), data))
         results = train(replace(task.config, output=folder), resume=True, data=data)
         if results.get("identity", identity) != identity:
             return Outcome("failed", identity, error=f"{folder} holds a run on other images; move it away.")
