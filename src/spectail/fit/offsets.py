@@ -20,11 +20,11 @@ from ..counts import ClassCounts
 from .figures import Floats, class_accuracies, lowest_number, score_hits, shrinkage, tail_classes
 from .goals import Goal
 
-STRENGTHS = (1.0, 0.1)
+STRENGTHS = (4.0, 0.5)
 """Penalties that are tried, the strongest first."""
 SHARPNESS = 2.0  # of the softmax, against the calibrated one: closer to the steps that it stands for
-RIVALS = 16  # best classes of an image that may win it
-STEPS, RATE = 120, 0.1
+RIVALS = 8  # best classes of an image that may win it
+STEPS, RATE = 60, 0.1
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def fit_offsets(
         torch.tensor(worth, dtype=torch.float32),
         torch.tensor(mean, dtype=torch.float32),
     )
-    rivals, scores = _rivals(logits, labels, SHARPNESS / temperature)
+    rivals, leads = _rivals(logits, labels, SHARPNESS / temperature)
     own = torch.from_numpy(place[labels])
     where = torch.from_numpy(place)[rivals]  # -1 for a class without images, whose offset stays 0
     offsets = torch.zeros(len(seen), requires_grad=True)
@@ -90,7 +90,7 @@ def fit_offsets(
     optimiser = torch.optim.Adam([offsets], lr=RATE)
     for step in range(STEPS):
         padded = torch.cat([offsets, offsets.new_zeros(1)])
-        share = (scores + SHARPNESS * padded[where]).softmax(1)[:, 0]
+        share = 1 / (1 + (leads + SHARPNESS * (padded[where] - offsets[own])).clamp(max=60).exp().sum(0))
         soft = torch.zeros(len(seen)).index_add(0, own, share) / images
         if step == 0:  # a soft figure is lower than the real one: floors move by as much
             for name, floor in goal.keep:
@@ -110,9 +110,9 @@ def fit_offsets(
 
 
 def _rivals(logits: NDArray[Any], labels: NDArray[Any], scale: float) -> tuple[Tensor, Tensor]:
-    """The true class first, then the best others, (N, 17) at most, and their scaled logits."""
+    """The best classes apart from the true one, (8, N) at most, and their scaled lead over it."""
     values = torch.from_numpy(np.ascontiguousarray(logits, dtype=np.float32))
     target = torch.from_numpy(labels)[:, None]
-    others = values.scatter(1, target, -torch.inf).topk(min(RIVALS, values.shape[1] - 1), dim=1).indices
-    classes = torch.cat([target, others], 1)
-    return classes, values.gather(1, classes) * scale
+    best = values.scatter(1, target, -torch.inf).topk(min(RIVALS, values.shape[1] - 1), dim=1)
+    leads = (best.values - values.gather(1, target)) * scale
+    return best.indices.T.contiguous(), leads.T.contiguous()
