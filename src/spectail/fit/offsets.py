@@ -20,11 +20,12 @@ from ..counts import ClassCounts
 from .figures import Floats, class_accuracies, lowest_number, score_hits, shrinkage, tail_classes
 from .goals import Goal
 
-STRENGTHS = (1.0, 0.1)
+STRENGTHS = (4.0, 0.5)
 """Penalties that are tried, the strongest first."""
 SHARPNESS = 2.0  # of the softmax, against the calibrated one: closer to the steps that it stands for
-RIVALS = 16  # best classes of an image that may win it
-STEPS, RATE = 120, 0.1
+RIVALS = 8  # best classes of an image that may win it
+STEPS, RATE = 80, 0.15
+EVERY = 10  # steps after which the rivals are found anew: the offsets may have made others
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,17 @@ def fit_offsets(
         torch.tensor(worth, dtype=torch.float32),
         torch.tensor(mean, dtype=torch.float32),
     )
-    rivals, scores = _rivals(logits, labels, SHARPNESS / temperature)
-    own = torch.from_numpy(place[labels])
-    where = torch.from_numpy(place)[rivals]  # -1 for a class without images, whose offset stays 0
+    values, target = torch.from_numpy(np.ascontiguousarray(logits, dtype=np.float32)), torch.from_numpy(labels)
+    places, own = torch.from_numpy(place), torch.from_numpy(place[labels])
     offsets = torch.zeros(len(seen), requires_grad=True)
     floors: dict[str, Tensor] = {}
     optimiser = torch.optim.Adam([offsets], lr=RATE)
     for step in range(STEPS):
-        padded = torch.cat([offsets, offsets.new_zeros(1)])
-        share = (scores + SHARPNESS * padded[where]).softmax(1)[:, 0]
+        padded = torch.cat([offsets, offsets.new_zeros(1)])  # a class without images is at -1, with offset 0
+        if step % EVERY == 0:
+            rivals, leads = _rivals(values, target, padded.detach()[places] * temperature)
+            leads, where = leads * (SHARPNESS / temperature), places[rivals]
+        share = 1 / (1 + (leads + SHARPNESS * (padded[where] - offsets[own])).clamp(max=60).exp().sum(0))
         soft = torch.zeros(len(seen)).index_add(0, own, share) / images
         if step == 0:  # a soft figure is lower than the real one: floors move by as much
             for name, floor in goal.keep:
@@ -109,10 +112,9 @@ def fit_offsets(
     return result
 
 
-def _rivals(logits: NDArray[Any], labels: NDArray[Any], scale: float) -> tuple[Tensor, Tensor]:
-    """The true class first, then the best others, (N, 17) at most, and their scaled logits."""
-    values = torch.from_numpy(np.ascontiguousarray(logits, dtype=np.float32))
-    target = torch.from_numpy(labels)[:, None]
-    others = values.scatter(1, target, -torch.inf).topk(min(RIVALS, values.shape[1] - 1), dim=1).indices
-    classes = torch.cat([target, others], 1)
-    return classes, values.gather(1, classes) * scale
+def _rivals(logits: Tensor, labels: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """The best classes apart from the true one if these are the offsets, (8, N), and their lead without them."""
+    own = labels[:, None]
+    best = (logits + offsets).scatter_(1, own, -torch.inf).topk(min(RIVALS, logits.shape[1] - 1), dim=1).indices
+    leads = logits.gather(1, best) - logits.gather(1, own)
+    return best.T.contiguous(), leads.T.contiguous()
