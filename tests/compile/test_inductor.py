@@ -1,6 +1,7 @@
 """Every method with the kernels that torch.compile makes, which takes a C++ compiler and its time."""
 
 import types
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -13,6 +14,7 @@ from spectail.testing.hardware import compiling_by, course
 from spectail.training.loop import train
 
 BACKEND = "inductor"
+COUNTS = ClassCounts([24, 17, 12, 8, 6, 4])
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # its own
 
 
@@ -48,32 +50,33 @@ def choices(kind):
 
 
 def variants():
-    """Every method with one option at a time at every other value it may have."""
+    """Every method with one option at a time at every other value it may have, and whether it can be compiled then."""
     for name in METHODS:
-        usual = find_method(name).load().options
-        hints = get_type_hints(type(usual))
-        for field in fields(usual):
+        kind = find_method(name).load()
+        hints = get_type_hints(type(kind.options))
+        for field in fields(kind.options):
             for value in choices(hints[field.name]):
-                if value != getattr(usual, field.name):
-                    yield name, field.name, value
+                with suppress(ValueError):  # some values make no sense alone, and are refused
+                    method = kind(COUNTS, replace(kind.options, **{field.name: value}), epochs=2)
+                    if value != getattr(kind.options, field.name):
+                        yield name, field.name, value, method.compiles
 
 
-@pytest.mark.parametrize(("name", "option", "value"), [*variants()])
-def test_exactly_what_differentiates_twice_is_refused(name, option, value, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "option", "value", "compiles"), [*variants()])
+def test_exactly_what_differentiates_twice_is_refused(name, option, value, compiles, tmp_path, monkeypatch):
     """A variant is refused if and only if torch.compile cannot do it. No kernels are needed to find out."""
-    config = settings(name, tmp_path / "asked")
-    own = {option: value} | ({"stage2_epochs": 1} if hasattr(config.options, "stage2_epochs") else {})
-    data = {"val_fraction": 0.3} if value == "val" else {}
-    config = settings(name, tmp_path / "run", options=own, hardware={"compile": True})
-    config = replace(config, data=replace(config.data, **data), eval_train=False)
-    kind = find_method(name).load()
-    method = kind(ClassCounts([24, 17, 12, 8, 6, 4]), config.options, epochs=2)
+    own = {option: value}
+    if hasattr(find_method(name).load().options, "stage2_epochs"):
+        own["stage2_epochs"] = 1
+    config = settings(name, tmp_path / "run", options=own, hardware={"compile": True}, eval_train=False)
+    if value == "val":
+        config = replace(config, data=replace(config.data, val_fraction=0.3))
     with compiling_by("aot_eager"):
-        if method.compiles:
+        if compiles:
             train(config)
             return
         with pytest.raises(ValueError, match="--compile"):
             train(config)
-        monkeypatch.setattr(kind, "compiles", property(lambda self: True, lambda self, value: None))
+        monkeypatch.setattr(find_method(name).load(), "compiles", property(lambda self: True, lambda self, value: None))
         with pytest.raises(RuntimeError, match="double backward"):
             train(config)

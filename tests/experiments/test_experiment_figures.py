@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from sklearn.metrics import confusion_matrix
 
 from spectail import ClassCounts
 from spectail.data.longtail import profile
+from spectail.experiments import draw
 from spectail.experiments.catalog import find_experiment
 from spectail.experiments.confusion_figure import confusions, spanning
 from spectail.experiments.figures import diagnostics, sweeps, trade_off
 from spectail.experiments.grids import figures as figure_cells
 from spectail.experiments.grids import sweeps as sweep_cells
 from spectail.experiments.grids import trade_off as trade_off_cells
+from spectail.experiments.planning import Slice, make_plan
+from spectail.experiments.scales import Overrides
 from spectail.experiments.tables import Figure, Row
 
 CELLS = {cell.label: cell for cell in (*trade_off_cells(), *sweep_cells())}
@@ -173,3 +177,24 @@ def test_the_figures_have_the_cells_of_the_papers_confusions():
     assert {(setting, label) for setting in ("scratch", "pretrained") for label in ("WB", "BALMS", "CAR")} <= cells
     printed = {(*cell.ground, cell.method) for cell in find_experiment("lt-main").cells}
     assert {(*cell.ground, cell.method) for cell in figure_cells() if cell.setting == "scratch"} <= printed
+
+
+def test_one_command_draws_both_settings_and_refuses_two_data_sets(tmp_path, monkeypatch):
+    experiment, drawn = find_experiment("figures"), []
+    monkeypatch.setattr(draw, "chosen_records", lambda plan, *_, **__: (
+        {run.name: SimpleNamespace(folder=str(tmp_path)) for run in plan.runs}, ""))  # fmt: skip
+    monkeypatch.setattr(draw, "confusions", lambda settings, title: drawn.append((settings, title)))
+    monkeypatch.setattr(draw, "save", lambda figure, path: None)
+    cells = Slice(dataset=("cifar100-lt",)).of(experiment)
+    draw.draw(make_plan(experiment, cells, "paper", [0], Overrides()), [], "confusion", tmp_path / "x.png")
+    [(settings, title)] = drawn
+    assert {setting: [*runs] for setting, runs in settings.items()} == {
+        "from scratch": ["WB", "BALMS", "CAR"], "pretrained": ["WB", "BALMS", "CAR"],
+    }  # fmt: skip
+    assert [*settings] == ["from scratch", "pretrained"]
+    assert title == "cifar100-lt, imbalance factor 100, scale paper, 1 seed"
+    everything = make_plan(experiment, experiment.cells, "paper", [0], Overrides())
+    with pytest.raises(ValueError, match="a figure shows one cut of one data set"):
+        draw.draw(everything, [], "confusion", tmp_path / "x.png")
+    with pytest.raises(ValueError, match="a figure shows one cut of one data set"):
+        draw.draw(make_plan(experiment, cells, "paper", [0], Overrides()), [], "worst", tmp_path / "x.png")

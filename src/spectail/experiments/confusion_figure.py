@@ -48,8 +48,9 @@ def confusions(settings: Mapping[str, Runs], title: str = "") -> Figure:
             axes.tick_params(labelleft=first_here, labelbottom=last_here)
             axes.set_ylabel("true class" if first_here else "")
             axes.set_xlabel("taken for" if last_here else "")
-    if title:
-        figure.suptitle(title, fontsize=10)
+    said = f"% of the test images of the true class, {len(view)} of {first.num_classes:,} classes"
+    beside = "" if first.class_counts is None else "; beside a name, its training images"
+    figure.suptitle("\n".join(filter(None, [title, said + beside])), fontsize=9)
     return figure
 
 

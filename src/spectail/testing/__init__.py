@@ -16,11 +16,11 @@ of a run, take longer and are not among ``CHECKS``; the command runs them too.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..methods.registry import METHODS
 from .checks import (
-    Check,
     check_backbone,
     check_car,
     check_extreme_logits,
@@ -33,6 +33,7 @@ from .hardware import check_bf16, check_compiled, check_resume_compiled
 from .processes import check_two_processes
 from .runs import TinyNetwork, begun, register_network, settings
 
+Check = Callable[[str, Path], None]
 CHECKS: tuple[Check, ...] = (
     check_trains, check_extreme_logits, check_resume, check_state, check_car, check_inference, check_backbone,
     check_bf16, check_compiled,

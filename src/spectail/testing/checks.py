@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ from ..methods.registry import find_method
 from ..models.classifier import Classifier
 from ..training.loop import train
 from .runs import Stop, StopAfter, assert_same, begun, settings
-
-Check = Callable[[str, Path], None]
 
 
 def check_trains(method: str, folder: Path) -> None:
