@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-cpus package test-browser test-cluster test-integrations docs lint bench clean
+.PHONY: setup demo test test-cpus package test-browser test-cluster test-compile test-integrations docs lint bench clean
 
 setup: $(READY)
 
@@ -46,6 +46,10 @@ test-browser: $(READY)
 # Many runs on a Ray cluster of two nodes, which the tests start on this machine and kill.
 test-cluster: $(READY)
 	SPECTAIL_CLUSTER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/cluster
+
+# Every method with the kernels that torch.compile makes, which takes a C++ compiler; `make test` compiles without kernels.
+test-compile: $(READY)
+	SPECTAIL_COMPILE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/compile
 
 # Examples and adapters in the frameworks of others, which are large: installed here only.
 test-integrations: $(READY)

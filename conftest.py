@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-# Tests that need Chromium, a cluster or heavy frameworks run only when asked for, by the targets of the Makefile
+# Tests that need Chromium, a cluster, a C++ compiler or heavy frameworks run only when a target of the Makefile asks
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
 collect_ignore += [] if os.environ.get("SPECTAIL_CLUSTER") else ["tests/cluster"]
+collect_ignore += [] if os.environ.get("SPECTAIL_COMPILE") else ["tests/compile"]
 if not os.environ.get("SPECTAIL_INTEGRATIONS"):
     collect_ignore += ["tests/integrations", "src/spectail/integrations"]
 collect_ignore_glob = ["tests/*/conftest.py"]  # they have one name, and nothing to collect

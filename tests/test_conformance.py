@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from spectail import testing
 from spectail.losses import BalancedSoftmaxLoss
 from spectail.methods import METHODS, Method
 from spectail.testing import CHECKS, check_car, check_extreme_logits, check_inference, check_resume, check_state
@@ -44,7 +43,7 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 @pytest.mark.parametrize("method", METHODS)
 def test_method(method, check, trained, monkeypatch, tmp_path):
-    monkeypatch.setattr(testing, "train", trained)
+    monkeypatch.setattr("spectail.testing.checks.train", trained)
     check(method, tmp_path)
 
 

@@ -197,7 +197,8 @@ def on_the_pages():
 
 
 def is_module(name):
-    return (Path(spectail.__file__).parent.parent / Path(*name.split("."))).with_suffix(".py").exists()
+    place = Path(spectail.__file__).parent.parent / Path(*name.split("."))
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
 
 
 def module_lines():

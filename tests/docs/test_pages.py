@@ -63,7 +63,7 @@ def test_the_second_method_of_the_page_passes_the_public_checks(tmp_path, monkey
         check("my_methods:Mixup", tmp_path / check.__name__)
     assert set(re.findall(r"^\| `(check_\w+)`", text_of("own-method.md"), re.MULTILINE)) == {
         *(check.__name__ for check in CHECKS),
-        "check_two_processes",
+        *("check_resume_compiled", "check_two_processes"),
     }
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from spectail.experiments.figures import confusions, diagnostics, sweeps, trade_off
+from spectail import ClassCounts
+from spectail.data.longtail import profile
+from spectail.experiments import draw
+from spectail.experiments.catalog import find_experiment
+from spectail.experiments.confusion_figure import confusions, spanning
+from spectail.experiments.figures import diagnostics, sweeps, trade_off
+from spectail.experiments.grids import figures as figure_cells
 from spectail.experiments.grids import sweeps as sweep_cells
 from spectail.experiments.grids import trade_off as trade_off_cells
+from spectail.experiments.planning import Slice, make_plan
+from spectail.experiments.scales import Overrides
 from spectail.experiments.tables import Figure, Row
 
 CELLS = {cell.label: cell for cell in (*trade_off_cells(), *sweep_cells())}
@@ -116,7 +125,76 @@ def test_confusions_are_the_mean_over_seeds(tmp_path):
         (tmp_path / str(seed)).mkdir()
         np.savez(tmp_path / str(seed) / "predictions.npz", labels=labels, predicted=predicted, class_names=names)
         expected.append(confusion_matrix(labels, predicted, normalize="true"))
-    (axes,) = confusions({"CAR": [tmp_path / str(seed) for seed in range(3)]}).axes
+    (axes,) = confusions({"pretrained": {"CAR": [tmp_path / str(seed) for seed in range(3)]}}).axes
     order = [names.index(tick.get_text()) for tick in axes.get_yticklabels()]
     assert sorted(order) == list(range(6))
     np.testing.assert_allclose(axes.images[0].get_array(), 100 * np.mean(expected, axis=0)[np.ix_(order, order)])
+
+
+def exponential(classes, largest, imbalance):
+    return profile("exponential", [largest] * classes, imbalance)
+
+
+def test_the_ten_classes_span_head_medium_and_tail():
+    """The largest, the smallest, and others at equal distances: on every cut of every data set of the paper."""
+    cuts = [(100, 500, 50), (100, 500, 100), (100, 500, 200), (200, 500, 100), (1000, 1280, 256)]
+    for counts in (exponential(*cut) for cut in cuts):
+        shuffled = np.random.default_rng(0).permutation(counts)
+        view = spanning(shuffled, len(counts))
+        assert list(shuffled[view]) == [
+            counts[place] for place in np.linspace(0, len(counts) - 1, 10).round().astype(int)
+        ]
+        members = ClassCounts(shuffled.tolist()).groups()
+        assert {next(group for group in members if label in members[group]) for label in view} == {*members}
+    assert spanning(np.full(4, 7), 4) == [0, 1, 2, 3]
+    assert spanning(None, 21) == [0, 2, 4, 7, 9, 11, 13, 16, 18, 20]
+
+
+def test_both_settings_show_the_same_classes_and_say_what_is_missing(tmp_path):
+    counts = exponential(30, 300, 100)
+    labels, folders = np.repeat(np.arange(30), 4), {}
+    for setting in ("from scratch", "pretrained"):
+        for method in ("WB", "CAR") if setting == "pretrained" else ("CAR",):
+            folder = tmp_path / setting / method
+            folder.mkdir(parents=True)
+            np.savez(folder / "predictions.npz", labels=labels, predicted=labels, class_counts=counts,
+                     class_names=[f"a class with a long name {label}" for label in range(30)])  # fmt: skip
+            folders.setdefault(setting, {})[method] = [folder]
+    figure = confusions(folders)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["CAR, from scratch", "WB, from scratch: not trained", "CAR, pretrained", "WB, pretrained"]
+    drawn = [axes for axes in figure.axes if axes.images]
+    names = [[tick.get_text() for tick in axes.get_yticklabels()] for axes in drawn]
+    assert [len(ticks) for ticks in names] == [10, 10, 0]  # only on the left, where they are the same
+    assert names[0] == names[1]
+    assert names[0][0].endswith("… 300")
+    assert [text.get_text() for text in drawn[0].texts if not text.get_text().isdigit()] == ["head", "medium", "tail"]
+    assert all(np.array_equal(axes.images[0].get_array(), 100 * np.eye(10)) for axes in drawn)
+
+
+def test_the_figures_have_the_cells_of_the_papers_confusions():
+    cells = {(cell.setting, cell.label) for cell in figure_cells() if cell.dataset == "cifar100-lt"}
+    assert {(setting, label) for setting in ("scratch", "pretrained") for label in ("WB", "BALMS", "CAR")} <= cells
+    printed = {(*cell.ground, cell.method) for cell in find_experiment("lt-main").cells}
+    assert {(*cell.ground, cell.method) for cell in figure_cells() if cell.setting == "scratch"} <= printed
+
+
+def test_one_command_draws_both_settings_and_refuses_two_data_sets(tmp_path, monkeypatch):
+    experiment, drawn = find_experiment("figures"), []
+    monkeypatch.setattr(draw, "chosen_records", lambda plan, *_, **__: (
+        {run.name: SimpleNamespace(folder=str(tmp_path)) for run in plan.runs}, ""))  # fmt: skip
+    monkeypatch.setattr(draw, "confusions", lambda settings, title: drawn.append((settings, title)))
+    monkeypatch.setattr(draw, "save", lambda figure, path: None)
+    cells = Slice(dataset=("cifar100-lt",)).of(experiment)
+    draw.draw(make_plan(experiment, cells, "paper", [0], Overrides()), [], "confusion", tmp_path / "x.png")
+    [(settings, title)] = drawn
+    assert {setting: [*runs] for setting, runs in settings.items()} == {
+        "from scratch": ["WB", "BALMS", "CAR"], "pretrained": ["WB", "BALMS", "CAR"],
+    }  # fmt: skip
+    assert [*settings] == ["from scratch", "pretrained"]
+    assert title == "cifar100-lt, imbalance factor 100, scale paper, 1 seed"
+    everything = make_plan(experiment, experiment.cells, "paper", [0], Overrides())
+    with pytest.raises(ValueError, match="a figure shows one cut of one data set"):
+        draw.draw(everything, [], "confusion", tmp_path / "x.png")
+    with pytest.raises(ValueError, match="a figure shows one cut of one data set"):
+        draw.draw(make_plan(experiment, cells, "paper", [0], Overrides()), [], "worst", tmp_path / "x.png")

@@ -8,7 +8,7 @@ from forked import PYTHON
 
 from spectail import testing
 from spectail.methods import Method
-from spectail.testing import CHECKS, check_extreme_logits, check_two_processes
+from spectail.testing import CHECKS, check_extreme_logits, check_resume_compiled, check_two_processes
 
 HERE = __name__
 
@@ -71,7 +71,8 @@ def test_the_command_runs_it_too(monkeypatch, capsys):
         return run
 
     monkeypatch.setattr(testing, "CHECKS", tuple(map(noted, CHECKS)))
+    monkeypatch.setattr(testing, "check_resume_compiled", noted(check_resume_compiled))
     monkeypatch.setattr(testing, "check_two_processes", noted(check_two_processes))
     assert testing.main(["ce"]) == 1
-    assert seen == [(check.__name__, "ce") for check in (*CHECKS, check_two_processes)]
+    assert seen == [(check.__name__, "ce") for check in (*CHECKS, check_resume_compiled, check_two_processes)]
     assert "ce: check_two_processes FAILED: on purpose" in capsys.readouterr().out

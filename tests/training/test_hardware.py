@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from training.runs import Stop, StopAt, settings
 
-from spectail.methods.registry import find_method
-from spectail.training import hardware
+from spectail.testing.hardware import compiling_by
 from spectail.training.build import evenly
 from spectail.training.config import OptimConfig, check_config
 from spectail.training.config_io import read_yaml
@@ -73,25 +73,16 @@ def test_activations_computed_again_give_the_same_gradients(tmp_path):
         train(settings(tmp_path / "none", hardware__grad_checkpointing=True, model__model="small-cnn"))
 
 
-@pytest.mark.parametrize("name", ["ce", "cmo", "balms", "metasaug"])
-def test_compiled_learns_what_eager_does(name, tmp_path, monkeypatch):
-    """With the backend that differentiates as the real one does and leaves the kernels as they are."""
-    monkeypatch.setattr(hardware, "BACKEND", "aot_eager")
-    changes = {"method": name, "car": {"enabled": True}, "optim__epochs": 1}
-    eager = train(settings(tmp_path / "eager", **changes))
-    compiled = train(settings(tmp_path / "compiled", hardware__compile=True, **changes))
-    assert compiled["nll"] == pytest.approx(eager["nll"], rel=2e-3)
-    assert (tmp_path / "compiled" / "model.safetensors").stat().st_size == (
-        tmp_path / "eager" / "model.safetensors"
-    ).stat().st_size
+def test_a_compiled_run_leaves_the_files_of_any_other(tmp_path, plain):
+    with compiling_by("aot_eager"):
+        train(settings(tmp_path / "run", hardware__compile=True))
+    files = [load_file(tmp_path / name / "model.safetensors") for name in ("plain", "run")]
+    assert [*files[0]] == [*files[1]]
 
 
-def test_compile_is_refused_where_it_cannot_work(tmp_path):
-    with pytest.raises(ValueError, match=r"--compile: MetaSAug differentiates through its own step"):
-        train(settings(tmp_path / "run", method="metasaug", options={"virtual": "all"}, hardware__compile=True))
+def test_compile_is_refused_for_features(tmp_path):
     with pytest.raises(ValueError, match="--compile is for a backbone that is trained"):
         check_config(settings(tmp_path / "run", probe=True, hardware__compile=True))
-    assert find_method("metasaug").load().compiles
 
 
 @pytest.mark.parametrize("precision", ["fp16", "tf32"])

@@ -8,32 +8,37 @@ from pathlib import Path
 from ..report.curves import find_panels, save_curves
 from ..report.figures import check_format, save
 from ..report.run_record import read_run
-from .figures import confusions, diagnostics, sweeps, trade_off, worst_bars
+from .confusion_figure import confusions
+from .figures import diagnostics, sweeps, trade_off, worst_bars
+from .grids import CONFUSED
 from .index import Record
 from .planning import Plan
 from .tables import chosen_records, make_rows
 
-SHOWN = ("WB", "BALMS", "CAR")
-"""Whose confusions the paper draws."""
+Ground = tuple[str, str, float | None, str]
+HOW = {"scratch": "from scratch", "pretrained": "pretrained"}
+"""Settings in the order of the paper's figures."""
 
 
 def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_code: bool = False) -> None:
     check_format(path)
     records = list(records)
     done, _ = chosen_records(plan, records, any_code=any_code)
-    with_results = {run.cell.ground for run in plan.runs if run.name in done}
-    if len(with_results) > 1:
+    found = {run.cell.ground for run in plan.runs if run.name in done}
+    grounds = sorted(found, key=lambda ground: list(HOW).index(ground[0]))
+    alike = kind == "confusion" and len({ground[1:] for ground in grounds}) == 1  # one figure has both settings
+    if len(grounds) > 1 and not alike:
         raise ValueError(
-            f"a figure shows one cut of one data set with one backbone, and there are results of {len(with_results)}: "
+            f"a figure shows one cut of one data set with one backbone, and there are results of {len(grounds)}: "
             "choose with --setting, --dataset, --imbalance and --backbone."
         )
-    ground = next(iter(with_results), plan.cells[0].ground)
+    ground = grounds[0] if grounds else plan.cells[0].ground
     setting, dataset, imbalance, _ = ground
     seeds = len({run.seed for run in plan.runs if run.name in done})
     cut = "" if imbalance is None else f", imbalance factor {imbalance:g}"
-    how = "from scratch" if setting == "scratch" else "pretrained"
+    how = f", {HOW[setting]}" if len(grounds) < 2 else ""
     shown = next(cell for cell in plan.cells if cell.ground == ground)
-    title = f"{dataset}{cut}, {how}, scale {plan.label(shown)}, {seeds} seed{'s' if seeds != 1 else ''}"
+    title = f"{dataset}{cut}{how}, scale {plan.label(shown)}, {seeds} seed{'s' if seeds != 1 else ''}"
     if kind == "sweeps" and plan.experiment.name != "sweeps":
         runs = [read_run(_folder(done[run.name])) for run in plan.runs if run.name in done]
         validation = any(metric.startswith("val_") for metric in plan.experiment.metrics)
@@ -41,19 +46,23 @@ def draw(plan: Plan, records: Iterable[Record], kind: str, path: Path, *, any_co
     elif kind == "diagnostics":
         save(diagnostics(_folders(plan, done), title), path)
     elif kind == "confusion":
-        folders = _folders(plan, done)
-        papers = {label: folders[label] for label in SHOWN if label in folders}
-        save(confusions(papers if len(papers) > 1 else dict(list(folders.items())[:4]), title), path)
+        save(confusions({HOW[place[0]]: _confused(_folders(plan, done, place)) for place in grounds}, title), path)
     else:
         rows, _ = make_rows(plan, records, any_code=any_code)
         save({"trade-off": trade_off, "sweeps": sweeps}.get(kind, worst_bars)(rows, title), path)
 
 
-def _folders(plan: Plan, done: Mapping[str, Record]) -> dict[str, list[Path]]:
-    """The folders of the finished runs of each method."""
+def _confused(folders: dict[str, list[Path]]) -> dict[str, list[Path]]:
+    """The methods that the paper draws; where not two of them are there, the first four of any."""
+    papers = {label: folders[label] for label in CONFUSED if label in folders}
+    return papers if len(papers) > 1 else dict(list(folders.items())[:4])
+
+
+def _folders(plan: Plan, done: Mapping[str, Record], ground: Ground | None = None) -> dict[str, list[Path]]:
+    """The folders of the finished runs of each method, on one ground if it is named."""
     found: dict[str, list[Path]] = {}
     for run in plan.runs:
-        if run.name in done:
+        if run.name in done and ground in (None, run.cell.ground):
             found.setdefault(run.cell.label, []).append(_folder(done[run.name]))
     return found
 

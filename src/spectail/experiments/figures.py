@@ -1,9 +1,8 @@
-"""Figures of experiments: trade-off curves, worst classes, confusions of ten classes, sweeps, CAR's diagnostics."""
+"""Figures of experiments: trade-off curves, worst classes, sweeps, CAR's diagnostics."""
 
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,10 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from ..diagnosis.analysis import Analysis, analyse
-from ..diagnosis.prediction_files import read_predictions
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from .grids import CURVES, DIAGNOSTICS, REFERENCE, is_plain, swept
 from .tables import TITLES, Row
@@ -208,46 +204,3 @@ def _logged(folder: Path) -> dict[str, list[float]]:
             if name in DIAGNOSTICS:
                 found.setdefault(name, []).append(value)
     return found
-
-
-@styled
-def confusions(folders: Mapping[str, Sequence[Path]], title: str = "") -> Figure:
-    """Confusion matrices of the same ten classes, one method beside the other, in percent of the true class.
-
-    ``folders`` are the runs of each method, over which the percentages are averaged. The classes are those around the
-    worst class of the first run of the first method.
-    """
-    found = {label: [analyse(read_predictions(folder / "predictions.npz")) for folder in runs]
-             for label, runs in folders.items()}  # fmt: skip
-    if not found:
-        raise ValueError("there is nothing to draw: no run of the figure is done. Run it first.")
-    first = next(iter(found.values()))[0]
-    view, names = first.view, first.predictions.class_names
-    figure = Figure(figsize=(3.6 * len(found) + 0.4, 4.2), layout="constrained")
-    for axes, (label, seeds) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
-        matrix = np.mean([shares(analysis, view) for analysis in seeds], axis=0)
-        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=100)
-        for row, column in np.ndindex(matrix.shape):
-            if matrix[row, column] >= 0.5:
-                axes.text(column, row, f"{matrix[row, column]:.0f}", ha="center", va="center", fontsize=6,
-                          color="white" if matrix[row, column] > 55 else INK)  # fmt: skip
-        axes.set_xticks(range(len(view)), [names[label_] for label_ in view], rotation=60, ha="right", fontsize=7)
-        axes.set_yticks(range(len(view)), [names[label_] for label_ in view], fontsize=7)
-        axes.grid(visible=False)
-        axes.set_title(label, fontsize=9)
-        axes.set_xlabel("taken for")
-    figure.axes[0].set_ylabel("true class")
-    if title:
-        figure.suptitle(textwrap.fill(title, 52 * len(found)), fontsize=9)
-    return figure
-
-
-def shares(analysis: Analysis, view: Sequence[int]) -> NDArray[np.float64]:
-    """Percent of the test images of each class of the view (rows) that are taken for each (columns)."""
-    predicted = analysis.predictions.predicted
-    matrix = np.zeros((len(view), len(view)))
-    for row, true in enumerate(view):
-        of_class = predicted[analysis.predictions.labels == true]
-        for column, other in enumerate(view):
-            matrix[row, column] = 100 * float(np.mean(of_class == other)) if len(of_class) else 0.0
-    return matrix

@@ -88,17 +88,18 @@ class BALMS(TwoStage):
         with torch.no_grad():
             features = model.backbone(batch.images).float()
             meta = model.backbone(batches["meta"].images).float()
-        logits = model.head(features)
-        with torch.no_grad():
-            cost, slope = cross_entropy(logits + self.criterion.log_prior.to(logits), batch.labels)
-            slope /= len(rows)
-            inner = [slope.T @ features, slope.sum(0)]
-            self._move_rates(
-                model.head, batch, noise[rank::world], features, slope, inner, meta, batches["meta"].labels, step
-            )
-        # the gradient of the head is already known from looking ahead
-        known = inner if world == 1 else [world * g for g in inner]
-        loss = with_gradient(cost, [model.head.weight, model.head.bias], known)  # type: ignore[list-item]
+        with torch.autocast(features.device.type, enabled=False):  # the look ahead is all small differences
+            logits = model.head(features)
+            with torch.no_grad():
+                cost, slope = cross_entropy(logits + self.criterion.log_prior.to(logits), batch.labels)
+                slope /= len(rows)
+                inner = [slope.T @ features, slope.sum(0)]
+                self._move_rates(
+                    model.head, batch, noise[rank::world], features, slope, inner, meta, batches["meta"].labels, step
+                )
+            # the gradient of the head is already known from looking ahead
+            known = inner if world == 1 else [world * g for g in inner]
+            loss = with_gradient(cost, [model.head.weight, model.head.bias], known)  # type: ignore[list-item]
         return Outcome(loss, logits, batch.labels)
 
     def _move_rates(

@@ -13,6 +13,9 @@ from .config import HardwareConfig, TrainConfig, uses_gpu
 
 BACKEND = "inductor"
 """Of torch.compile."""
+FORMS = 64
+"""Of one network that are compiled, for batches of every size in training and evaluation, before torch gives up and
+runs it as it is. A run has about ten; torch's own limit is eight."""
 
 
 def with_precision(config: TrainConfig) -> TrainConfig:
@@ -64,5 +67,12 @@ def fit_to_device(backbone: nn.Module, config: HardwareConfig, method: Method, d
                 f"--compile: {type(method).__name__} differentiates through its own step, which torch.compile cannot "
                 "do; leave it out."
             )
-        backbone.compile(backend=BACKEND)
+        _compile(backbone)
     return backbone
+
+
+def _compile(backbone: nn.Module) -> None:
+    """A form of its own for each size of batch. One form for all sizes would be made at the second size that comes, and
+    that is another step in a run that was resumed: its last digits would differ from those of the uninterrupted one."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
+    backbone.compile(backend=BACKEND, dynamic=False)
