@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._core.autograd import attach
+from ._core.autograd import Weight, joined
 from ._core.batch_confusion import BatchConfusion
 from ._core.distributed import Sync, check_sync, find_group
 from ._core.dtypes import full_precision
@@ -213,6 +213,12 @@ class CAR(nn.Module):
 
     def measure(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> tuple[Tensor, Tensor | float]:
         """The regulariser, and this rank's share of the samples times the number of ranks, which is 1 alone."""
+        return self._measure(logits, target, sync)[:2]
+
+    def _measure(
+        self, logits: Tensor, target: Target, sync: Sync | None, alpha: Weight | None = None
+    ) -> tuple[Tensor, Tensor | float, Tensor | None]:
+        """The same; with ``alpha``, and where it can, the loss in its place and the cross entropy in it, detached."""
         group = find_group(self.sync if sync is None else sync)
         commit = self.training and torch.is_grad_enabled()
         fixed = self.solver == "fixed" or reading_waits(logits)
@@ -220,9 +226,9 @@ class CAR(nn.Module):
             scores, reading = self._read(logits, target, group, fixed)
             with torch.no_grad():
                 triplet, per_class = self._step(reading, group, commit, fixed)
-                scale = reading.batch.spread(per_class * triplet.right)
-                gradient = reading.batch.gradient(triplet.left, scale) if scores.requires_grad else None
-        return attach(scores, triplet.spectral_norm, gradient, reading.batch, triplet.left, scale), reading.share
+            alpha = None if fixed or group is not None else alpha
+            value, base = joined(scores, reading.batch, triplet, per_class, alpha)
+        return value, reading.share, base
 
     def shifted(self, logits: Tensor) -> Tensor:
         """The logits that CAR sees: in float32 at least, shifted by the prior, on the device of the state."""
