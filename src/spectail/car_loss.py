@@ -108,17 +108,18 @@ class CARLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
         """The loss. ``sync=False`` is for a call that not every rank makes."""
-        shares = self.base is None and (self.shift_base or not self.car.prior_shift)  # one softmax for both
-        value, share, base = self.car._measure(logits, target, sync, self._alpha if shares else None)
+        car = self.car
+        shares = self.base is None and (self.shift_base or not car.prior_shift)  # one softmax for both
+        value, share, base = car._measure(logits, target, sync, self._alpha if shares else None)
         alpha = self._alpha(value)
-        if base is not None:
-            loss, penalty = value, self.car.last.spectral_norm
+        if base is not None and car.last is not None:
+            loss, penalty = value, car.last.spectral_norm
         else:
             base, penalty = self._base(logits, target, share), value
-            loss = base + alpha * penalty
+            loss, base, penalty = base + alpha * penalty, base.detach(), penalty.detach()
         if self.training and torch.is_grad_enabled():
             self.step.add_(1)
-        self.parts = {"base": base.detach(), "car": penalty.detach(), "alpha": torch.as_tensor(alpha)}
+        self.__dict__["parts"] = {"base": base, "car": penalty, "alpha": torch.as_tensor(alpha)}
         return loss
 
     def _base(self, logits: Tensor, target: Target, share: Tensor | float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -14,9 +14,17 @@ from .batch_confusion import BatchConfusion
 Weight: TypeAlias = Callable[[Tensor], "Tensor | float"]
 
 
+class Differentiable(Protocol):
+    """What a value is as a function of the logits, once more; ``entropy`` above 0 says that it is a whole loss."""
+
+    @property
+    def entropy(self) -> float: ...
+    def gradient(self) -> Tensor: ...
+    def of(self, scores: Tensor) -> Tensor: ...
+
+
 class Objective(NamedTuple):
-    """What is differentiated: the sum over the entries of a batch of ``scale * rows . left``, plus ``entropy`` times the
-    summed cross entropy."""
+    """The sum over a batch's entries of ``scale * rows . left``, plus ``entropy`` times the summed cross entropy."""
 
     batch: BatchConfusion
     left: Tensor
@@ -31,7 +39,7 @@ class Objective(NamedTuple):
 
 
 def joined(
-    scores: Tensor, batch: BatchConfusion, triplet: Triplet, per_class: Tensor, alpha: Weight | None
+    scores: Tensor, batch: BatchConfusion, triplet: Triplet, learned: Tensor, alpha: Weight | None
 ) -> tuple[Tensor, Tensor | None]:
     """The spectral norm as a function of the logits.
 
@@ -40,8 +48,8 @@ def joined(
     """
     sigma = triplet.spectral_norm
     with torch.no_grad():
-        scale = batch.spread(per_class * triplet.right)
-        base, entropy, value = None if alpha is None else batch.entropy(), 0.0, sigma
+        scale = learned * triplet.right.index_select(0, batch.items.label)
+        base, entropy, value = None if alpha is None else batch.entropy(), 0.0, sigma.clone()
         if alpha is not None and base is not None:
             weight = alpha(sigma)
             scale, value, entropy = scale * weight, base + weight * sigma, 1 / len(scores)
@@ -50,8 +58,8 @@ def joined(
     return attach(scores, value, gradient, objective), base
 
 
-def attach(scores: Tensor, value: Tensor, gradient: Tensor | None, objective: Objective) -> Tensor:
-    """``value`` as a function of ``scores`` with this gradient, that of ``objective.of(scores)``."""
+def attach(scores: Tensor, value: Tensor, gradient: Tensor | None, objective: Differentiable) -> Tensor:
+    """``value``, which nobody else holds, as a function of the logits with this gradient, that of ``objective``."""
     if gradient is None:
         return value
     if torch.compiler.is_compiling():
@@ -83,7 +91,7 @@ class AttachOnce(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, rest: list[Any]) -> Tensor:
         ctx.save_for_backward(scores)
         value, ctx.gradient, ctx.objective = rest
-        return cast(Tensor, value).clone()
+        return cast(Tensor, value)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -94,6 +102,6 @@ class AttachOnce(torch.autograd.Function):
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:  # a second time through a retained graph
             gradient = ctx.objective.gradient()
-        if grad.device.type == "cpu" and float(grad) == 1:  # of a loss as it is
+        if ctx.objective.entropy and float(grad) == 1:  # a whole loss, on a CPU, is mostly differentiated as it is
             return gradient, None
         return gradient.mul_(grad), None

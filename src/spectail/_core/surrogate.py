@@ -46,6 +46,11 @@ class Surrogate:
             )
 
     @property
+    def plain(self) -> bool:
+        """Whether it is the paper's, up to margin and competitors."""
+        return self.form == "full" and self.gate_grad and self.temperature == 1
+
+    @property
     def uses_softmax(self) -> bool:
         return self.form in ("full", "no-gate")
 
