@@ -6,15 +6,18 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ._core.autograd import attach
+from ._core.autograd import Weight, joined
 from ._core.batch_confusion import BatchConfusion
 from ._core.distributed import Sync, check_sync, find_group
 from ._core.dtypes import full_precision
-from ._core.history import LIVE_FROM, History, kept_share, unrounded
+from ._core.history import LIVE_FROM, History, unrounded
+from ._core.presets import PRESETS, Preset
 from ._core.ranks import Ranks
-from ._core.small_batch import read_batch
+from ._core.rates import Rates, kept_share, rates
+from ._core.small_step import SMALL, is_small, small_step
 from ._core.surrogate import Surrogate
 from ._core.tracking import CHECK_EVERY, track
 from ._core.waits import reading_waits
@@ -23,33 +26,13 @@ from ._utils.checks import check_choice, check_number
 from .counts import CountsLike, as_counts
 from .functional import class_weights
 from .spectral import Triplet, chain, exact, filtered
-from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries
+from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries, hard_counts
+
+__all__ = ["CAR", "PRESETS", "Preset"]
 
 SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
 FILTER_UP_TO = 640  # classes; up to here filtering A A^T is faster than tracking a subspace
 PROBE_EVERY = 4  # steps of class averaging, in which little changes at once, between looks for new directions
-
-
-class Preset(NamedTuple):
-    """A setting of CAR under a name: the weight of the regulariser in a loss, and its options."""
-
-    alpha: float
-    options: dict[str, Any]
-    tau: float | None = None
-    """Shift of the logits by the prior, for presets that go with Balanced Softmax."""
-
-
-_CLASSWISE: dict[str, Any] = {"beta": 0.9, "ema": "class", "competitors": "non-target", "gamma": 2.0}
-PRESETS = {
-    "paper": Preset(0.5, {}),
-    "reference": Preset(
-        0.3,
-        {"beta": 0.9, "normalize_weights": True, "gate_grad": False, "baseline_grad": False, "ema_start": "first"},
-    ),
-    "classwise": Preset(10.0, _CLASSWISE),  # its gradient carries the factor 1 - beta = 0.1
-    "balanced": Preset(1.0, _CLASSWISE | {"gamma": 4.0, "r0": 0.01}, tau=0.75),  # chosen on validation data
-}
-"""What the class methods, the training engine and the documentation mean by a preset."""
 
 
 class Reading(NamedTuple):
@@ -213,16 +196,36 @@ class CAR(nn.Module):
 
     def measure(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> tuple[Tensor, Tensor | float]:
         """The regulariser, and this rank's share of the samples times the number of ranks, which is 1 alone."""
+        return self._measure(logits, target, sync)[:2]
+
+    def _measure(
+        self, logits: Tensor, target: Target, sync: Sync | None, alpha: Weight | None = None
+    ) -> tuple[Tensor, Tensor | float, Tensor | None]:
+        """The same; with ``alpha``, and where it can, the loss in its place and the cross entropy in it, detached."""
         group = find_group(self.sync if sync is None else sync)
         commit = self.training and torch.is_grad_enabled()
         fixed = self.solver == "fixed" or reading_waits(logits)
+        alone = group is None and not fixed
         with full_precision(logits.device if isinstance(logits, Tensor) else self.weights.device):
-            scores, reading = self._read(logits, target, group, fixed)
+            counts = hard_counts(target, self.num_classes, self.ignore_index) if alone else None
+            if counts is not None and self._few and is_small(logits, target, self.kind) and self.ema_start == "zero":
+                scores = self.shifted(logits)
+                check_finite(scores.detach())
+                constants = self.kind, self.history, self.weights.numpy(), self.beta, self.ema == "class"
+                triplet, value, base = small_step(scores, target, counts, *constants, commit, alpha)
+                self.__dict__["last"] = triplet  # a module looks long and hard at what it is given
+                return value, 1.0, base
+            scores, reading = self._read(logits, target, group, fixed, counts)
             with torch.no_grad():
-                triplet, per_class = self._step(reading, group, commit, fixed)
-                scale = reading.batch.spread(per_class * triplet.right)
-                gradient = reading.batch.gradient(triplet.left, scale) if scores.requires_grad else None
-        return attach(scores, triplet.spectral_norm, gradient, reading.batch, triplet.left, scale), reading.share
+                triplet, learned = self._step(reading, group, commit, fixed)
+            value, base = joined(scores, reading.batch, triplet, learned, alpha if alone else None)
+        return value, reading.share, base
+
+    @property
+    def _few(self) -> bool:
+        """Whether a CPU takes Chebyshev steps, which are for few classes."""
+        least = 0 if self.solver == "iterative" else SVD_UP_TO
+        return least < self.num_classes <= FILTER_UP_TO and self.solver in ("auto", "iterative")
 
     def shifted(self, logits: Tensor) -> Tensor:
         """The logits that CAR sees: in float32 at least, shifted by the prior, on the device of the state."""
@@ -244,7 +247,7 @@ class CAR(nn.Module):
         return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
 
     def _read(
-        self, logits: Tensor, target: Target, group: dist.ProcessGroup | None, fixed: bool
+        self, logits: Tensor, target: Target, group: dist.ProcessGroup | None, fixed: bool, counts: NDArray[Any] | None
     ) -> tuple[Tensor, Reading]:
         """Check the batch and count its label mass; nothing has changed yet when this raises."""
         problem: Exception | None = None
@@ -253,9 +256,12 @@ class CAR(nn.Module):
         try:
             scores = self.shifted(logits)
             detached = scores.detach()
-            labelled = self._check(detached, target, group is None, fixed)
+            labelled = self._check(detached, target, group is None, fixed, counts is not None)
             items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index, labelled, fixed)
-            mass = detached.new_zeros(self.num_classes).index_add_(0, items.label, items.mass)
+            if counts is None:
+                mass = detached.new_zeros(self.num_classes).index_add_(0, items.label, items.mass)
+            else:
+                mass = torch.from_numpy(counts).to(scores.dtype)
             labelled = labelled and self.mixed != "clean"
         except (TypeError, ValueError) as error:
             problem = error
@@ -268,10 +274,11 @@ class CAR(nn.Module):
             raise problem
         if not self._checked:
             self._checked = True
-        batch = read_batch(detached, items, mass, self.kind, None if fixed else self._scratch)
+        scratch = None if fixed or scores.numel() <= SMALL else self._scratch
+        batch = BatchConfusion(detached, items, mass, self.kind, scratch)
         return scores, Reading(batch, share, labelled)
 
-    def _check(self, scores: Tensor, target: Target, alone: bool, fixed: bool) -> bool:
+    def _check(self, scores: Tensor, target: Target, alone: bool, fixed: bool, known: bool) -> bool:
         """Raises for a batch that cannot be used; True says that no label is an ignored one."""
         check_target(target, scores.shape[0], self.num_classes)
         if scores.shape[0] == 0:
@@ -282,23 +289,21 @@ class CAR(nn.Module):
             return False
         if fixed and (self.validate is False or (self.validate == "first" and self._checked)):
             return False
-        none_ignored = check_target_values(target, self.num_classes, self.ignore_index)
+        none_ignored = known or check_target_values(target, self.num_classes, self.ignore_index)
         check_finite(scores)
         return none_ignored
 
     def _step(
         self, reading: Reading, group: dist.ProcessGroup | None, commit: bool, fixed: bool
     ) -> tuple[Triplet, Tensor]:
-        """Move the history by a batch: the triplet of the new matrix, and by class how much of it carries gradient."""
+        """Move the history by a batch: the triplet of the new matrix, and by entry how much of it carries gradient."""
         batch = reading.batch
         if not fixed and not reading.labelled and not bool(batch.mass.any()):
             nothing = batch.mass.new_zeros(self.num_classes)
-            return Triplet(nothing[0], nothing, nothing, 0, nothing[0]), nothing
+            return Triplet(nothing[0], nothing, nothing, 0, nothing[0]), torch.zeros_like(batch.items.mass)
         dense = fixed or self.solver == "svd" or self.num_classes <= FILTER_UP_TO
         triplet, learned = (self._dense_step if dense else self._tracked_step)(batch, group, commit, fixed)
-        self.__dict__["last"] = triplet  # a module looks long and hard at what it is given
-        if group is not None:  # DDP averages over ranks what must be added up
-            learned = learned * dist.get_world_size(group) * (batch.mass > 0)  # not of a class that was left out
+        self.__dict__["last"] = triplet
         return triplet, learned
 
     def _dense_step(
@@ -310,8 +315,7 @@ class CAR(nn.Module):
             history.convert(mass.dtype)
             history.settle()
         rows = history.rows if commit else history.dense().to(mass.dtype)
-        divisor = mass.clamp_min(1)
-        rate, enters, learned = self._rates(mass, divisor)
+        rate, enters, learned = self._rates(batch, group, fixed)
         filled = mass.any() if fixed else None  # a batch without a usable label must not decay the history
         if self.ema == "class":
             rows.mul_(kept_share(rate, mass)[:, None])
@@ -319,7 +323,7 @@ class CAR(nn.Module):
             rows.mul_(self.beta if filled is None else self.beta ** filled.to(mass.dtype))
         present = batch.items.label
         if group is None:
-            batch.add_to(rows, present, batch.spread(enters))
+            batch.add_to(rows, present, enters)
         else:
             present, columns = self._ranks.columns(batch, group, fixed)
             rows.index_add_(0, present, columns.mul_(enters.index_select(0, present)[:, None]))
@@ -329,7 +333,9 @@ class CAR(nn.Module):
         if self.solver == "svd" or few:
             triplet = exact(rows)
         elif fixed:
-            triplet = chain(rows, torch.mv(rows.T, divisor), warm)  # every column counts: any of them may lead now
+            triplet = chain(
+                rows, torch.mv(rows.T, mass.clamp_min(1)), warm
+            )  # every column counts: any of them may lead now
         else:
             triplet = filtered(rows, present, warm)
         if commit:
@@ -346,7 +352,7 @@ class CAR(nn.Module):
         """Many classes on a CPU: a lazy factor, live classes only, and as many iterations as this step needs."""
         history, mass = self.history if commit else self.history.clone(), batch.mass
         history.convert(mass.dtype)
-        rate, enters, learned = self._rates(mass, mass.clamp_min(1))
+        rate, enters, learned = self._rates(batch, group, fixed)
         decays, step = self.ema == "batch", int(history.steps)
         if decays:
             history.decay(self.beta)
@@ -361,7 +367,7 @@ class CAR(nn.Module):
         new = torch.from_numpy(change.new)
         if columns is None:
             slot = present[:-1].searchsorted(batch.items.label.numpy())  # of a label without mass: any
-            batch.add_to(new, torch.from_numpy(slot), batch.spread(enters))
+            batch.add_to(new, torch.from_numpy(slot), enters)
         else:
             new.addcmul_(columns, enters[present, None])
         change = history.put(change)
@@ -374,18 +380,11 @@ class CAR(nn.Module):
             right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
         return found._replace(spectral_norm=found.spectral_norm * factor, right=right), learned
 
-    def _rates(self, mass: Tensor, divisor: Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
-        """How much of the batch enters the history; by class, that times Lambda over the class's mass in the batch, and
-        the part of it that carries gradient.
-        """
-        weights = self.weights.to(mass.dtype)
-        if self.ema_start == "zero":
-            enters = torch.div(weights, divisor).mul_(1 - self.beta)
-            return 1 - self.beta, enters, enters
-        known = (self.history.seen if self.ema == "class" else self.history.steps > 0).to(mass.dtype)
-        rate = (1 - self.beta * known).expand_as(weights)
-        enters = weights * rate / divisor
-        return rate, enters, enters * known
+    def _rates(self, batch: BatchConfusion, group: dist.ProcessGroup | None, fixed: bool) -> Rates:
+        known: Tensor | None = None
+        if self.ema_start == "first":
+            known = self.history.seen if self.ema == "class" else self.history.steps > 0
+        return rates(batch, self.weights.to(batch.mass.dtype), self.beta, known, group, fixed)
 
     def _apply(self, fn: Any, recurse: bool = True) -> CAR:
         return super()._apply(unrounded(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]

@@ -108,21 +108,31 @@ class CARLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
         """The loss. ``sync=False`` is for a call that not every rank makes."""
-        penalty, share = self.car.measure(logits, target, sync=sync)
+        car = self.car
+        shares = self.base is None and (self.shift_base or not car.prior_shift)  # one softmax for both
+        value, share, base = car._measure(logits, target, sync, self._alpha if shares else None)
+        alpha = self._alpha(value)
+        if base is not None and car.last is not None:
+            loss, penalty = value, car.last.spectral_norm
+        else:
+            base, penalty = self._base(logits, target, share), value
+            loss, base, penalty = base + alpha * penalty, base.detach(), penalty.detach()
+        if self.training and torch.is_grad_enabled():
+            self.step.add_(1)
+        self.__dict__["parts"] = {"base": base, "car": penalty, "alpha": torch.as_tensor(alpha)}
+        return loss
+
+    def _base(self, logits: Tensor, target: Target, share: Tensor | float) -> Tensor:
         if self.base is not None:
             base: Tensor = self.base(logits, target)
         else:
             scores = self.car.shifted(logits) if self.shift_base else logits
             base = cross_entropy(scores, target, self.car.ignore_index)
         if isinstance(share, Tensor):  # of several ranks, on a device that is not asked for it
-            base = base * share if len(logits) else logits.sum() * 0
-        elif share != 1.0:
-            base = base * share if share else logits.sum() * 0  # a mean over no sample is NaN
-        alpha = self._alpha(penalty)
-        if self.training and torch.is_grad_enabled():
-            self.step.add_(1)
-        self.parts = {"base": base.detach(), "car": penalty.detach(), "alpha": torch.as_tensor(alpha)}
-        return base + alpha * penalty
+            return base * share if len(logits) else logits.sum() * 0
+        if share != 1.0:
+            return base * share if share else logits.sum() * 0  # a mean over no sample is NaN
+        return base
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         seen = state_dict.get(f"{prefix}car.history.seen")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ._core.dtypes import widest
@@ -121,6 +123,22 @@ def entries(
         return Entries(None, target, torch.ones_like(target, dtype=dtype), whole=True)
     kept = target != ignore
     return Entries(None, target * kept, kept.to(dtype))  # an ignored sample as class 0, with mass 0
+
+
+def hard_counts(target: Target, num_classes: int, ignore: int) -> NDArray[Any] | None:
+    """Samples of each class, for hard labels on a CPU of which all are in range and none is ignored; None for others.
+
+    Example:
+        >>> hard_counts(torch.tensor([0, 2, 2]), 3, -100), hard_counts(torch.tensor([0, -100]), 3, -100)
+        (array([1, 0, 2]), None)
+    """
+    if not isinstance(target, Tensor) or target.dtype != torch.int64 or target.ndim != 1 or target.device.type != "cpu":
+        return None
+    labels = target.numpy()
+    if not labels.size or labels.view(np.uint64).max() >= num_classes:  # a negative one is a huge one here
+        return None
+    counts = np.bincount(labels, minlength=num_classes)
+    return None if 0 <= ignore < num_classes and counts[ignore] else counts
 
 
 def label_mass(target: Target, num_classes: int, mixed: str | None = None, ignore: int | None = None) -> Tensor:

@@ -3,23 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
+from ..spectral import Triplet
 from .batch_confusion import BatchConfusion
 
+Weight: TypeAlias = Callable[[Tensor], "Tensor | float"]
 
-def attach(
-    scores: Tensor, value: Tensor, gradient: Tensor | None, batch: BatchConfusion, left: Tensor, scale: Tensor
-) -> Tensor:
-    """``value`` as a function of ``scores`` with this gradient, that of ``batch.objective(scores, left, scale)``."""
+
+class Differentiable(Protocol):
+    """What a value is as a function of the logits, once more; ``entropy`` above 0 says that it is a whole loss."""
+
+    @property
+    def entropy(self) -> float: ...
+    def gradient(self) -> Tensor: ...
+    def of(self, scores: Tensor) -> Tensor: ...
+
+
+class Objective(NamedTuple):
+    """The sum over a batch's entries of ``scale * rows . left``, plus ``entropy`` times the summed cross entropy."""
+
+    batch: BatchConfusion
+    left: Tensor
+    scale: Tensor
+    entropy: float = 0.0
+
+    def gradient(self) -> Tensor:
+        return self.batch.gradient(self.left, self.scale, self.entropy)
+
+    def of(self, scores: Tensor) -> Tensor:
+        return self.batch.objective(scores, self.left, self.scale, self.entropy)
+
+
+def joined(
+    scores: Tensor, batch: BatchConfusion, triplet: Triplet, learned: Tensor, alpha: Weight | None
+) -> tuple[Tensor, Tensor | None]:
+    """The spectral norm as a function of the logits.
+
+    With ``alpha``, and where one softmax serves both: the mean cross entropy plus this times the norm; and, detached,
+    the cross entropy.
+    """
+    sigma = triplet.spectral_norm
+    with torch.no_grad():
+        scale = learned * triplet.right.index_select(0, batch.items.label)
+        base, entropy, value = None if alpha is None else batch.entropy(), 0.0, sigma.clone()
+        if alpha is not None and base is not None:
+            weight = alpha(sigma)
+            scale, value, entropy = scale * weight, base + weight * sigma, 1 / len(scores)
+        objective = Objective(batch, triplet.left, scale, entropy)
+        gradient = objective.gradient() if scores.requires_grad else None
+    return attach(scores, value, gradient, objective), base
+
+
+def attach(scores: Tensor, value: Tensor, gradient: Tensor | None, objective: Differentiable) -> Tensor:
+    """``value``, which nobody else holds, as a function of the logits with this gradient, that of ``objective``."""
     if gradient is None:
         return value
     if torch.compiler.is_compiling():
         return cast(Callable[..., Tensor], Attach.apply)(scores, value, gradient)
-    return cast(Callable[..., Tensor], AttachOnce.apply)(scores, value, gradient, batch, left, scale)
+    return cast(Callable[..., Tensor], AttachOnce.apply)(scores, [value, gradient, objective])
 
 
 class Attach(torch.autograd.Function):
@@ -37,24 +82,26 @@ class Attach(torch.autograd.Function):
 
 
 class AttachOnce(torch.autograd.Function):
-    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again."""
+    """The same for eager mode: hands its gradient over without a copy, and can be differentiated again.
+
+    All but the logits comes in a list, which autograd does not look into.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, value: Tensor, gradient: Tensor, batch: BatchConfusion, left: Tensor, scale: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, rest: list[Any]) -> Tensor:
         ctx.save_for_backward(scores)
-        ctx.gradient, ctx.batch, ctx.left, ctx.scale = gradient, batch, left, scale
-        return value.clone()
+        value, ctx.gradient, ctx.objective = rest
+        return cast(Tensor, value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if torch.is_grad_enabled():  # backward(create_graph=True)
             (scores,) = ctx.saved_tensors
-            objective = ctx.batch.objective(scores, ctx.left, ctx.scale)
-            (gradient,) = torch.autograd.grad(objective, scores, create_graph=True)
-            return grad * gradient, None, None, None, None, None
+            (gradient,) = torch.autograd.grad(ctx.objective.of(scores), scores, create_graph=True)
+            return grad * gradient, None
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None:  # a second time through a retained graph
-            gradient = ctx.batch.gradient(ctx.left, ctx.scale)
-        return gradient.mul_(grad), None, None, None, None, None
+            gradient = ctx.objective.gradient()
+        if ctx.objective.entropy and float(grad) == 1:  # a whole loss, on a CPU, is mostly differentiated as it is
+            return gradient, None
+        return gradient.mul_(grad), None

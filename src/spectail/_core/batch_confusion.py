@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..targets import Entries
@@ -12,6 +13,7 @@ from .surrogate import SoftRows, Surrogate, fast_rows, soft_gradient, soft_rows
 from .workspace import Scratch, take
 
 CHUNK = 1 << 25  # numbers in one piece of the surrogate; only soft labels over many classes need more than one
+FAINT = 1e-30  # a softmax below this is close to the end of float32
 
 
 class BatchConfusion:
@@ -43,22 +45,35 @@ class BatchConfusion:
             room = take(self.scratch, "change", (rows.shape[0], rows.shape[1]), rows)
             columns.index_add_(0, _part(at, piece), torch.mul(rows, _part(weight, piece)[:, None], out=room))
 
-    def gradient(self, left: Tensor, scale: Tensor) -> Tensor:
-        """Gradient of the sum over entries of ``scale * rows . left`` with respect to the logits, (N, K)."""
+    def entropy(self) -> Tensor | None:
+        """The mean cross entropy of the samples, if the softmax that was taken gives it too; before the gradient."""
+        if self._whole is None or self._whole.chance is None or not self.items.whole:
+            return None
+        chance = self._whole.chance
+        if float(chance.min()) < FAINT:  # its logarithm would not be exact, or infinite
+            return F.cross_entropy(self.scores, self.items.label)
+        return chance.log().mean().neg_()
+
+    def gradient(self, left: Tensor, scale: Tensor, entropy: float = 0.0) -> Tensor:
+        """Gradient of the sum over entries of ``scale * rows . left`` with respect to the logits, (N, K).
+
+        ``entropy`` times that of the summed cross entropy is added to it.
+        """
         result = None
         for piece in self._pieces():
             rows, self._whole = self._rows(piece), None  # used up
-            part = soft_gradient(rows, left, _part(scale, piece), self._logits(piece), self.kind)
+            part = soft_gradient(rows, left, _part(scale, piece), self._logits(piece), self.kind, entropy)
             if self.items.sample is None:
                 return part
             result = torch.zeros_like(self.scores) if result is None else result
             result.index_add_(0, _part(self.items.sample, piece), part)
         return torch.zeros_like(self.scores) if result is None else result
 
-    def objective(self, scores: Tensor, left: Tensor, scale: Tensor) -> Tensor:
+    def objective(self, scores: Tensor, left: Tensor, scale: Tensor, entropy: float = 0.0) -> Tensor:
         """The same sum as a differentiable function of the logits, for derivatives of the gradient."""
         rows = soft_rows(self.items.of(scores), self.items.label, self.items.partner, self.kind)
-        return (rows @ left * scale).sum()
+        total = (rows @ left * scale).sum()
+        return total + entropy * F.cross_entropy(scores, self.items.label, reduction="sum") if entropy else total
 
     def _fits(self) -> bool:
         return self.items.sample is None or torch.compiler.is_compiling() or self._numbers() <= CHUNK

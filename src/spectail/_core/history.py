@@ -133,15 +133,19 @@ class History(nn.Module):
         self.settled = False
         self.steps.add_(1)
         self.seen.numpy()[present] = True
-        at, count, rows = self._places(present), len(present), self.rows.numpy()
-        both = scratch.array("both", (2 * count, self.num_classes), rows)
-        old, new = both[:count], both[count:]
-        rows.take(at, 0, out=old, mode="clip")
-        if keep is None:
+        fresh = self._make_place(present)
+        at: Array = self.place.numpy()[present] if self.live else present
+        count, rows = len(present), self.rows.numpy()
+        held = at if fresh is None else at[~fresh]  # a class without a row so far has nothing to be read
+        both = scratch.array("both", (len(held) + count, self.num_classes), rows)
+        old, new = both[: len(held)], both[len(held) :]
+        rows.take(held, 0, out=old, mode="clip")
+        kept = old if keep is None else np.multiply(old, keep.numpy()[:, None], out=None if fresh is not None else new)
+        if fresh is not None:
+            new[~fresh], new[fresh] = kept, 0
+        elif keep is None:
             new[:] = old
-        else:
-            torch.mul(torch.from_numpy(old), keep[:, None], out=torch.from_numpy(new))
-        return Change(at, both, old[:0])
+        return Change(at, held, both, old[:0])
 
     def put(self, change: Change) -> Change:
         """Store the rows that a batch has changed, and count their squares."""
@@ -162,16 +166,16 @@ class History(nn.Module):
         self.images.zero_()[0] = self.matrix @ self.basis[0]
         return True
 
-    def _places(self, label: Array) -> Array:
-        """Where the rows of these classes are; with live storage a class without one gets one."""
+    def _make_place(self, label: Array) -> Array | None:
+        """Give each of these classes a row; says which had none, or None if all had."""
         if not self.live:
-            return label
-        place = self.place.numpy()
-        found: Array = place[label]
-        if (found < 0).any():
-            self._make_room(label[found < 0], found[found >= 0])
-            found = place[label]
-        return found
+            return None
+        found = self.place.numpy()[label]
+        fresh: Array = found < 0
+        if not fresh.any():
+            return None
+        self._make_room(label[fresh], found[~fresh])
+        return fresh
 
     def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
         """Count a step and remember which classes it showed, for a start from the first estimate."""
@@ -219,8 +223,8 @@ class History(nn.Module):
             self.images = torch.cat([self.images, self.images.new_zeros(DIRECTIONS, wanted - used)], 1)
         place[new] = at = np.concatenate([free, np.arange(used, wanted)])
         self.classes.numpy()[at] = new
-        for values in (self.rows, self.sums, self.images.T):
-            values.numpy()[at] = 0
+        self.sums.numpy()[at] = 0
+        self.images.numpy()[:, at] = 0  # and the row itself is written before it is read
 
     def _index(self) -> None:
         place = torch.full((self.num_classes,), -1, device=self.classes.device)
@@ -287,9 +291,3 @@ def unrounded(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
 
     return apply
-
-
-def kept_share(rate: Tensor | float, mass: Tensor) -> Tensor:
-    """With class averaging, the share of each column that stays: 1 - rate * min(m_j, 1)."""
-    present = mass.clamp_max(1)
-    return 1 - rate * present if isinstance(rate, Tensor) else torch.rsub(present, 1, alpha=rate)

@@ -46,6 +46,11 @@ class Surrogate:
             )
 
     @property
+    def plain(self) -> bool:
+        """Whether it is the paper's, up to margin and competitors."""
+        return self.form == "full" and self.gate_grad and self.temperature == 1
+
+    @property
     def uses_softmax(self) -> bool:
         return self.form in ("full", "no-gate")
 
@@ -89,6 +94,10 @@ class SoftRows(NamedTuple):
     gate: Tensor | None
     target: Tensor
     """(E, 1) true class."""
+    chance: Tensor | None = None
+    """(E, 1) softmax of the true class, where the plain softmax was taken."""
+    rest: Tensor | float = 1.0
+    """(E, 1) what the plain softmax of the others was divided by."""
 
 
 def fast_rows(
@@ -102,16 +111,20 @@ def fast_rows(
     target, shape = label[:, None], (logits.shape[0], logits.shape[1])
     first, second = take(scratch, "select", shape, logits), take(scratch, "gate", shape, logits)
     gate: Tensor | None = None
+    chance: Tensor | None = None
+    rest: Tensor | float = 1.0
     if kind.form == "full" and kind.temperature == 1:
         # exp(f) is in the softmax already: sigmoid(gamma + f_i - f_j) = p_i / (p_i + p_j exp(-gamma))
         select = torch.softmax(logits, 1, out=first)
         margin = math.exp(-min(kind.gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
-        odds = select.gather(1, target).clamp_min_(torch.finfo(select.dtype).tiny / margin)
+        chance = select.gather(1, target)
+        odds = chance.clamp_min(torch.finfo(select.dtype).tiny / margin)
         select.scatter_(1, target, 0)
         gate = torch.add(select, odds, alpha=margin, out=second)
         torch.div(select, gate, out=gate)
         if kind.competitors == "non-target":
-            select.div_(select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny))
+            rest = select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny)
+            select.div_(rest)
     else:
         lead = logits - logits.gather(1, target)
         if kind.uses_softmax:
@@ -124,34 +137,42 @@ def fast_rows(
             lead += kind.gamma
             gate = lead.relu_() if kind.form == "no-both" else lead.sigmoid_()
     rows = select.clone() if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
-    return SoftRows(rows if partner is None else rows.scatter_(1, partner[:, None], 0), select, gate, target)
+    rows = rows if partner is None else rows.scatter_(1, partner[:, None], 0)
+    return SoftRows(rows, select, gate, target, chance, rest)
 
 
-def soft_gradient(soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, kind: Surrogate) -> Tensor:
+def soft_gradient(
+    soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, kind: Surrogate, entropy: float = 0.0
+) -> Tensor:
     """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K); uses up ``soft``.
 
     For a softmax selection at temperature T, with a = rows * left and h = sum(a): (a - select * h) / T, plus
     a * (1 - gate) from the gate; the label's own entry is minus the sum of the others.
+
+    ``entropy`` times that of the summed cross entropy comes with it, for the plain softmax: away from the label it is
+    the softmax itself, so it only changes the factor of ``select``.
     """
     target, column = soft.target, scale[:, None]
     gate = soft.gate if kind.gate_learns else None
     total = torch.mv(soft.rows, left)[:, None]
-    fixed: Tensor | None = None
     if kind.uses_softmax:
         cooled = 1 / kind.temperature
         times = cooled + 1 if gate is not None else cooled  # a / T and, from the gate, a once more
-        weighted = soft.rows.mul_(left * times)  # in place: fresh memory of this size costs more than the arithmetic
-        gradient = torch.addcmul(weighted, soft.select, total, value=-cooled)  # fresh: this outlives the step
+        # the first result is fresh memory, which outlives the step; more of it would cost more than the arithmetic
+        gradient = soft.rows * column if gate is None else torch.addcmul(soft.rows, soft.rows, gate, value=-1 / times)
+        gradient.mul_(left * times)
         if gate is not None:
-            gradient.addcmul_(weighted, gate, value=-1 / times)
-    else:
-        weighted = soft.rows.mul_(left)
-        positive = soft.select > 0
-        room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
-        share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
-        gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
-        fixed = None if kind.baseline_grad else gradient.clone()
-        if gate is not None:
-            gradient.addcmul_(weighted, gate - 1, value=-1)
+            gradient.mul_(column)
+        factor = total.mul_(column).mul_(-cooled)
+        gradient.addcmul_(soft.select, factor.add_(soft.rest, alpha=entropy) if entropy else factor)
+        return gradient.scatter_(1, target, -gradient.sum(1, keepdim=True))
+    weighted = soft.rows.mul_(left)
+    positive = soft.select > 0
+    room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
+    share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
+    gradient = ((share - total) / room.where(room > 0, 1)).where(positive, 0)
+    fixed = None if kind.baseline_grad else gradient.clone()
+    if gate is not None:
+        gradient.addcmul_(weighted, gate - 1, value=-1)
     moved = gradient if fixed is None else gradient - fixed  # what the true logit takes part in
     return gradient.scatter_(1, target, -moved.sum(1, keepdim=True)).mul_(column)

@@ -42,6 +42,7 @@ VALUE = 16  # roundings: the error of sigma squared that is aimed at
 NARROW_VALUE = 100  # the same for a narrow gap
 NEGLIGIBLE = 50  # roundings of the largest column's square: columns that add up to less are left out of the products
 READ_ONCE_FROM = 1 << 23  # numbers in a matrix that no cache holds: both products are then taken in one reading
+COPY_FROM = 1 << 21  # numbers in the rows in use, from where on they are copied while the first product is taken
 BLOCK = 16  # rows of it that a cache does hold
 
 
@@ -53,15 +54,17 @@ class Subspace(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a batch did to the matrix: which rows it touched, these before and, below, after; squares of the new."""
+    """What a batch did to the matrix: which rows it touched, and which of these were there; those before and, below,
+    all after; squares of the new."""
 
     at: Array
+    held: Array
     both: Array
     squares: Array
 
     @property
     def new(self) -> Array:
-        return self.both[len(self.at) :]
+        return self.both[len(self.held) :]
 
 
 def track(
@@ -144,7 +147,7 @@ def _afresh(rows: Array, space: Subspace) -> Triplet:
 def _update(space: Subspace, change: Change) -> Array:
     """Bring the products with the directions up to date, from the touched columns alone; returns the new images."""
     after: Array = change.new.dot(space.basis[:DIRECTIONS].T).T
-    space.basis[DIRECTIONS:] += np.concatenate([-space.images.take(change.at, 1), after], 1).dot(change.both)
+    space.basis[DIRECTIONS:] += np.concatenate([-space.images.take(change.held, 1), after], 1).dot(change.both)
     space.images[:, change.at] = after
     return after
 
@@ -169,10 +172,11 @@ class _Search:
     def __init__(self, rows: Array, change: Change, space: Subspace, used: Array | None, scratch: Scratch) -> None:
         self.used, self.new, (basis, images) = used, change.new, space
         self.total, width = rows.shape
+        self.whole: Array | None = None  # what the rows in use are still to be taken from
         if used is None:
             self.rows, self.touched = rows, change.at
         else:
-            self.rows = rows.take(used, 0, out=scratch.array("used", (used.size, width), rows), mode="clip")
+            self.whole, self.rows = rows, scratch.array("used", (used.size, width), rows)
             self.touched, images = np.arange(used.size - len(self.new), used.size), images.take(used, 1)
         most = DIRECTIONS + GROWTH + 1
         self.left, self.double = scratch.array("left", (2, most, width), rows)
@@ -193,8 +197,9 @@ class _Search:
         size = max(float(inner.diagonal().max()), self.tiny)
         if check and float(np.abs(doubles.dot(directions.T) - inner).max()) > 100 * self.eps * size:
             directions[:] = _orthonormalising(overlap).dot(directions)
-            images[:] = self.rows.dot(directions.T).T
-            doubles[:] = images.dot(self.rows)
+            rows = self._collect()
+            images[:] = rows.dot(directions.T).T
+            doubles[:] = images.dot(rows)
             inner = images.dot(images.T)
         elif _astray(overlap) > ASTRAY * self.eps:
             mend = _orthonormalising(overlap)
@@ -244,14 +249,25 @@ class _Search:
 
     def _multiply(self, vector: Array, image: Array, double: Array) -> None:
         """``A^T vector`` and A times that."""
-        if self.rows.size < READ_ONCE_FROM:
-            self.rows.dot(vector, out=image)
-            image.dot(self.rows, out=double)
+        if self.rows.size < (READ_ONCE_FROM if self.whole is None else COPY_FROM):
+            rows = self._collect()
+            rows.dot(vector, out=image)
+            image.dot(rows, out=double)
             return
         double[:] = 0
         for start in range(0, len(self.rows), BLOCK):
             block, part = self.rows[start : start + BLOCK], image[start : start + BLOCK]
+            if self.whole is not None and self.used is not None:
+                self.whole.take(self.used[start : start + BLOCK], 0, out=block, mode="clip")
             double += block.dot(vector, out=part).dot(block)
+        self.whole = None
+
+    def _collect(self) -> Array:
+        """The rows in use."""
+        if self.whole is not None and self.used is not None:
+            self.whole.take(self.used, 0, out=self.rows, mode="clip")
+            self.whole = None
+        return self.rows
 
     def solve(self) -> tuple[float, float]:
         """Second and first eigenvalue of A A^T in the subspace; the eigenvectors are kept."""
@@ -284,7 +300,7 @@ class _Search:
         left = z / max(length, self.tiny)
         sigma, near = length / unit, self.new.dot(left)
         if extent is not None and _length(near) < WEAK * extent:
-            rows, start, touched = (torch.from_numpy(part) for part in (self.rows, left, self.touched))
+            rows, start, touched = (torch.from_numpy(part) for part in (self._collect(), left, self.touched))
             left, w = (part.numpy() for part in polished(rows, start, touched, unit, extent))
         else:
             w[self.touched] = near
