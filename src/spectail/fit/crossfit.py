@@ -62,6 +62,9 @@ class HeadTask:
     words: str = ""
     code: str = field(default_factory=code_version)
 
+    def on_cores(self, cores: int) -> HeadTask:
+        return self  # heads have no loaders to share cores with
+
     def carry_out(self) -> Outcome:
         if self.threads:
             torch.set_num_threads(self.threads)

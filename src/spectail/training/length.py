@@ -22,8 +22,8 @@ from .reporter import Reporter
 
 LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
 """Lengths in optimiser steps that are tried until one is long enough."""
-FALL = 0.005
-"""A run of twice the length must lower the held-out loss by this share of it to be worth its time."""
+FALL, LEAST = 0.01, 0.005
+"""A training of twice the length must lower the held-out loss by this share of it, and by so much, to be worth it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def find_length(
         head = train_head(features, labels, names, config, steps)
         losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
         known = list(losses.values())
-        if best is not None and not known[-1] < known[-2] * (1 - FALL):
+        if best is not None and not known[-1] < known[-2] - max(FALL * known[-2], LEAST):
             return Length(best, list(losses)[-2], losses, True)
         best = head
     assert best is not None
