@@ -63,7 +63,8 @@ class MoreImages:
     images: int
     """Training images it has."""
     accuracy: float
-    """Share of them recognised out of fold, in percent."""
+    """Share recognised out of fold if all classes are equally likely beforehand, in percent; of few images, an estimate
+    that leans on classes of like size."""
     gain: float
     """Expected points of accuracy from twice the images."""
     low: float
@@ -123,9 +124,9 @@ class Advice:
                 "duplicates": Duplicate,
             }
             made: dict[str, Any] = {
-                key: tuple(kind(**entry) for entry in content.pop(key)) for key, kind in lists.items()
+                key: tuple(kind(**_tuples(entry)) for entry in content.pop(key)) for key, kind in lists.items()
             }
-            return cls(**made, **content)
+            return cls(**made, **_tuples(content))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error}). Delete it, or run `spectail fit` again.") from None
 
@@ -154,6 +155,10 @@ class Advice:
             ):
                 yield ("duplicate", file, position, name, None, None,
                        f"group {number}, {group.kind}; in {split}")  # fmt: skip
+
+
+def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
 
 
 def _safe(cell: Any) -> Any:

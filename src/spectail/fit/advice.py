@@ -93,9 +93,11 @@ def advise(
             places[suspects.places].tolist(), suspects.suggested.tolist(), suspects.confidence.tolist(), strict=True
         )
     )
-    predicted = judged.argmax(1)
     totals = np.bincount(known, minlength=len(names))
-    hits = np.bincount(known[predicted == known], minlength=len(names))
+    # without the head start that frequent classes have: more images must help by what they teach
+    prior = np.log(np.maximum(totals, 1) / len(places))
+    even = (judged / suspects.temperature + (suspects.multiple - 1) * prior).argmax(1)
+    hits = np.bincount(known[even == known], minlength=len(names))
     more, reason = find_more_images(hits, totals, counts, names)
     notes = [] if suspects.reliable else [
         "Labels cannot be judged: too many images are taken for another class with confidence, which weak features do "
@@ -104,7 +106,7 @@ def advise(
     return Advice(
         judged=len(places),
         label_issues=issues,
-        pairs=find_pairs(predicted, known, names),
+        pairs=find_pairs(judged.argmax(1), known, names),
         more_images=more,
         duplicates=copies,
         wrong_share=100 * suspects.wrong_share if suspects.reliable else None,

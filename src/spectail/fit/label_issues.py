@@ -19,7 +19,8 @@ Therefore an image must be ten times less likely than the median of its class (w
 the median must be above chance, and of thresholds for suggestions those of rare classes lean on the others.
 
 Features that are too weak make heads that are sure and wrong, and then :math:`\varepsilon` is large on clean data. A
-share above a tenth is therefore believed only if it is most of all mistakes; else nothing is listed.
+share above a tenth is therefore believed only if it is most of all mistakes, and one above a half never; else nothing
+is listed.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Suspects:
     confidence: Floats
     wrong_share: float
     """Estimated share of wrong labels in the whole, 0 to 1."""
+    temperature: float
+    multiple: float
+    """Logits over the temperature plus this multiple of the log prior are calibrated."""
     reliable: bool = True
     """False: the predictions are too weak to judge labels, and nothing is listed."""
 
@@ -75,9 +79,10 @@ def find_label_issues(logits: NDArray[Any], labels: NDArray[np.int64]) -> Suspec
     prior = np.log(np.maximum(sizes, 1) / max(number, 1))
     temperature, multiple, share = _fit(logits, labels, prior)
     own, top, other = _probabilities(logits, labels, prior, temperature, multiple)
-    if share > PLAUSIBLE and share < EXPLAINED * float((top > own).mean()):
+    explained = share >= EXPLAINED * float((top > own).mean()) and share <= 0.5
+    if share > PLAUSIBLE and not explained:
         nothing = np.zeros(0, dtype=np.int64)
-        return Suspects(nothing, nothing, np.zeros(0), share, reliable=False)
+        return Suspects(nothing, nothing, np.zeros(0), share, temperature, multiple, reliable=False)
     background = share / classes
     confidence = background / (background + (1 - share) * own + 1e-300)
     means = np.bincount(labels, own, minlength=classes)
@@ -88,7 +93,7 @@ def find_label_issues(logits: NDArray[Any], labels: NDArray[np.int64]) -> Suspec
     wrong = (top > own) & (top >= thresholds[other]) & (own < UNUSUAL * usual) & (usual > 1 / classes)
     places = np.flatnonzero(wrong & (confidence >= LISTED))
     places = places[np.argsort(own[places], kind="stable")]
-    return Suspects(places, other[places], confidence[places], share)
+    return Suspects(places, other[places], confidence[places], share, temperature, multiple)
 
 
 def _probabilities(

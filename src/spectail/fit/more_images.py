@@ -31,13 +31,15 @@ def find_more_images(
     images move a class by :math:`b \log 2` from where it stands, which is its own accuracy, shrunk towards the curve
     (:func:`~spectail.fit.figures.shrunk_accuracies`): so a class gains most where it is near one half and the curve is
     steep. The limits carry the uncertainty of b and of the accuracy. A class is listed if its lower limit is above
-    zero and the gain at least one point; first comes the one with the most gain per image to collect.
+    zero, the gain at least one point and any of its images mistaken; first comes the one with the most gain per image
+    to collect.
 
     What this cannot know: whether rare classes are also harder to recognise. If so, part of the slope is theirs and the
     gain is too high.
 
     Args:
-        hits: (K,) images recognised out of fold.
+        hits: (K,) images recognised out of fold, all classes being equally likely beforehand. Otherwise frequent
+            classes are right more often because they are named more often, and the curve is too steep.
         totals: (K,) images judged.
         counts: (K,) training images.
         names: K names.
@@ -59,9 +61,9 @@ def find_more_images(
     deviation = np.sqrt((steep * math.log(2) * error) ** 2 + by_share**2 * share * (1 - share) / (number + 1))
     low, high = 100 * (gain - Z * deviation), 100 * np.minimum(gain + Z * deviation, 1 - share)
     entries = [
-        MoreImages(names[label], int(counts[label]), 100 * float(right[at] / number[at]), 100 * float(gain[at]),
+        MoreImages(names[label], int(counts[label]), 100 * float(share[at]), 100 * float(gain[at]),
                    float(low[at]), float(high[at]))
-        for at, label in enumerate(seen.tolist()) if low[at] > 0 and 100 * gain[at] >= LEAST
+        for at, label in enumerate(seen.tolist()) if low[at] > 0 and 100 * gain[at] >= LEAST and right[at] < number[at]
     ]  # fmt: skip
     return tuple(sorted(entries, key=lambda entry: -entry.gain / entry.images)), None
 
