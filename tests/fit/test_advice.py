@@ -82,7 +82,7 @@ def test_a_small_class_that_was_not_learned_is_not_called_mislabelled():
     assert not set(suspects.places.tolist()) & set(own.tolist())
 
 
-@pytest.mark.parametrize(("width", "every"), [(0.3, 2), (1.2, 3)])
+@pytest.mark.parametrize(("width", "every"), [(0.3, 2), (1.5, 5)])
 def test_heads_that_are_sure_and_wrong_judge_no_label(width, every):
     """A part of the images is judged with far too much confidence by features that tell little of the class."""
     logits, labels = blobs([200] * 6, width=width)

@@ -132,14 +132,16 @@ class Advice:
 
     def write_csv(self, path: Path) -> None:
         """Write one line per piece of advice; the file is whole or not there."""
-        text = to_csv(COLUMNS, ([_safe(cell) for cell in row] for row in self.rows()))
         with whole_file(path) as temporary:
-            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # file names need not be UTF-8
+            temporary.write_bytes(self.csv_text().encode("utf-8", "backslashreplace"))  # file names need not be UTF-8
+
+    def csv_text(self) -> str:
+        return to_csv(COLUMNS, ([_safe(cell) for cell in row] for row in self.rows()))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The lines of the CSV file."""
         for issue in self.label_issues:
-            yield ("check label", issue.file, issue.position, issue.given, issue.suggested, round(issue.confidence, 4),
+            yield ("check label", issue.file, issue.position, issue.given, issue.suggested, min(round(issue.confidence, 4), 0.9999),
                    f"looks like '{issue.suggested}'")  # fmt: skip
         for pair in self.pairs:
             yield ("merge or look closer", None, None, pair.first, pair.second, None,

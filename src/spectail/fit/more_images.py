@@ -13,6 +13,7 @@ from .figures import shrunk_accuracies
 Floats = NDArray[np.float64]
 ENOUGH = 8  # classes that a learning curve needs
 SPREAD = 4.0  # times the images of the smallest class that the largest must have
+ALIKE = 0.1  # correlation of the images of a class
 LEAST = 1.0  # points of gain that are worth the work
 Z = 1.959964
 
@@ -35,7 +36,8 @@ def find_more_images(
     to collect.
 
     What this cannot know: whether rare classes are also harder to recognise. If so, part of the slope is theirs and the
-    gain is too high.
+    gain is too high. On CIFAR-100-LT features with half of the images, it promised 6.1 points on the mean of 84 classes,
+    and the other half brought 3.6 (standard error 1.4; every class was doubled, one split): read it as an order.
 
     Args:
         hits: (K,) images recognised out of fold, all classes being equally likely beforehand. Otherwise frequent
@@ -71,9 +73,12 @@ def find_more_images(
 def _slope(right: Floats, number: Floats, place: Floats) -> tuple[float, float]:
     """Slope of a quasi-binomial regression and its standard error, by iterated weighted least squares.
 
-    A quarter of an image more is right and wrong in each class, so that perfect classes have a place on the curve.
+    Classes differ by more than their size, so that a class of thousands counts as ten images: it is one class, and
+    its own ease or difficulty must not bend the curve. A quarter of an image more is right and wrong in each class, so
+    that perfect classes have a place on the curve.
     """
-    right, number = right + 0.25, number + 0.5
+    counted = 1 / (1 + ALIKE * (number - 1))
+    right, number = right * counted + 0.25, number * counted + 0.5
     design = np.stack([np.ones_like(place), place - place.mean()], axis=1)
     solution = np.array([math.log(right.sum() / (number - right).sum()), 0.0])
     for _ in range(50):
@@ -84,7 +89,6 @@ def _slope(right: Floats, number: Floats, place: Floats) -> tuple[float, float]:
         solution = solution + np.clip(step, -1, 1)
         if float(np.abs(step).max()) < 1e-9:
             break
-    # single images say little of the spread between classes: Pearson's statistic over its degrees of freedom
     pearson = float(((right - number * fitted) ** 2 / weights).sum()) / (len(right) - 2)
     covariance = np.linalg.inv(information) * max(pearson, 1.0)
     return float(solution[1]), math.sqrt(covariance[1, 1])
