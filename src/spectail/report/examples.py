@@ -59,12 +59,12 @@ def _shots(analysis: Analysis, test: ImageSet, label: int) -> Shots:
     # the most frequent confusions first, in the order of the test set within each
     rank = {confusion.predicted: at for at, confusion in enumerate(taken)}
     order = sorted(wrong.tolist(), key=lambda at: rank.get(int(predicted[at]), len(rank)))
-    examples = [_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted)[:SHOWN]]
+    examples = [make_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted)[:SHOWN]]
     if not taken:
         return Shots(examples, None)
     other = taken[0].predicted
     at = _clearest(analysis, other)
-    return Shots(examples, None if at is None else _example(test, at, other, other))
+    return Shots(examples, None if at is None else make_example(test, at, other, other))
 
 
 def _clearest(analysis: Analysis, label: int) -> int | None:
@@ -92,8 +92,8 @@ def _spread(order: list[int], predicted: NDArray[np.int64]) -> list[int]:
     return first + rest
 
 
-def _example(test: ImageSet, at: int, true: int, predicted: int) -> Example:
-    image = test.images.read(at)
+def make_example(images: ImageSet, at: int, true: int, predicted: int) -> Example:
+    image = images.images.read(at)
     small = max(image.size) <= SIDE
     if not small:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

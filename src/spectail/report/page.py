@@ -18,6 +18,7 @@ from .._utils.files import whole_file
 from ..diagnosis.analysis import STANDS_OUT, Analysis
 from ..diagnosis.comparison import Comparison
 from ..diagnosis.text_table import number
+from .advice import advice_views
 from .curves import drawings, find_panels, finding
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
 from .payload import DETAILED, download_files, hidden_cells, payload, with_matrix
@@ -32,6 +33,7 @@ BARS = 3  # runs whose bars fit side by side on a phone
 GROUPS = {"head": "Frequent (head)", "medium": "Medium", "tail": "Rare (tail)"}
 SECTIONS = {
     "overall": "Overview",
+    "advice": "What you can do",
     "rare": "Rare classes",
     "worst": "Worst classes",
     "confusion": "Confusions",
@@ -108,9 +110,10 @@ def _render(
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
     script = "\n".join(scripts)
     panels = find_panels(runs)
-    files = download_files(analyses, comparison, runs, panels, study)
     titles = [analysis.predictions.name for analysis in analyses]
     shown = list(range(len(analyses)) if study is None else study.shown)[:DETAILED]
+    advice = advice_views([(titles[index], runs[index]) for index in shown] if runs else [])
+    files = download_files(analyses, comparison, runs, panels, study, advice)
     matrices = with_matrix(analyses, shown, study)
     headings = dict(zip(shown, _headings(titles, shown, study), strict=True))
     drawn = (list(range(len(runs))) if study is None else study.shown)[: len(SERIES)] if runs else []
@@ -146,9 +149,11 @@ def _render(
         ],
         "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
+        "advice": advice,
         "sweeps": list(zip(drawings(panels), map(finding, panels), strict=True)),
     }
-    there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs}
+    there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs,
+             "advice": advice}  # fmt: skip
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
     return environment.get_template("page.html").render(context)
 

@@ -18,6 +18,7 @@ from .._core.pairs import Pairs
 from ..diagnosis.analysis import Analysis, summary
 from ..diagnosis.comparison import Comparison, comparison_summary
 from ..diagnosis.tables import all_tables, csv_text, latex, markdown, to_csv
+from .advice import AdviceView
 from .curves import Panel
 from .figures import cluster_order, matrix_cells
 from .seeds import SeedStudy, seed_tables
@@ -101,6 +102,7 @@ def download_files(
     runs: Sequence[RunRecord] = (),
     panels: Sequence[Panel] = (),
     study: SeedStudy | None = None,
+    advice: Sequence[AdviceView] = (),
 ) -> dict[str, tuple[str, str]]:
     """What can be downloaded: name of the file, what it is, and its text. There is one run per analysis, or none."""
     numbers: dict[str, Any] = {"spectail": __version__, "analyses": [summary(analysis) for analysis in analyses]}
@@ -122,6 +124,9 @@ def download_files(
         files["differences.csv"] = ("Differences of every class (CSV)", _differences(pairs))
     if any(run.curves for run in runs):
         files["training.csv"] = ("Every epoch (CSV)", _training(runs, titles))
+    for place, view in enumerate(advice, 1):
+        of = f" of {view.name}" if len(advice) > 1 else ""
+        files[f"advice{place if of else ''}.csv"] = (f"What you can do{of} (CSV)", view.advice.csv_text())
     text = json.dumps(finite(numbers), ensure_ascii=False, allow_nan=False)
     return files | {
         "tables.md": ("Tables (Markdown)", markdown(tables, analyses)),
