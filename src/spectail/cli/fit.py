@@ -7,7 +7,7 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -106,13 +106,15 @@ def run(arguments: list[str]) -> None:
         stack.callback(owner.release)
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
-        asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune)
+        command = re.sub(r" --goal[ =]\S+", "", f"spectail fit {shlex.join(arguments)}")
+        asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune,
+                    command)  # fmt: skip
         try:
             fitting = fit(asked, ConsoleReporter(console, quiet=options.quiet), engine, bar.advance_to)
         except Stopped as stop:
             say("spectail fit: stopped; features that were computed are in the cache.")
             raise SystemExit(128 + stop.number) from None
-    show(console, fitting.record, f"spectail fit {shlex.join(arguments)}", output)
+    show(console, fitting.record, output)
     if options.report:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
         from .report import report_or_say  # noqa: PLC0415
@@ -153,21 +155,17 @@ class candidate_bar:
             self.bar = None
 
 
-def show(console: Console, record: dict[str, object], command: str, output: Path) -> None:
-    from ..fit.answer import alternatives, sentences, table_rows  # noqa: PLC0415
+def show(console: Console, record: dict[str, Any], output: Path) -> None:
+    from ..fit.answer import table_rows  # noqa: PLC0415
 
-    table = Table("", "balanced", "overall", "tail", "worst", "lowest 10 %", title="Out of fold, percent")
+    table = Table("out of fold, percent", "balanced", "overall", "tail", "worst", "low 10 %")
     for row in table_rows(record):
         table.add_row(*row)
     console.print(table)
-    for note in record["notes"]:  # type: ignore[attr-defined]
+    for note in record["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
-    for sentence in sentences(record):
-        console.print(sentence, soft_wrap=True)
-    base = re.sub(r" --goal[ =]\S+", "", command)
-    for line in alternatives(record, base):
+    for line in (*record["answer"], *record["alternatives"], f"results in {output}"):
         console.print(line, soft_wrap=True)
-    console.print(f"results in {output}", soft_wrap=True)
 
 
 def check(options: FitCommand) -> None:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FIGURES = {
-    "balanced": "mean class accuracy",
-    "overall": "overall accuracy",
-    "tail": "accuracy on rare classes",
-    "worst": "accuracy on the worst classes",
-    "lowest10": "accuracy on the lowest tenth of the classes",
-}
+from ..report.choice import FIGURES
 
 
 def sentences(record: dict[str, Any]) -> list[str]:

@@ -50,6 +50,8 @@ class Chosen:
     """The best shift of every training for the goal, best first, with all figures."""
     others: dict[str, dict[str, Any]]
     """For every other goal, what would be chosen then."""
+    lines: list[dict[str, Any]]
+    """The figures of every training at all shifts."""
 
 
 def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 0) -> Chosen:
@@ -88,6 +90,7 @@ def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 
         {name: _difference(scores[name], drawn, choice.index, base) for name, drawn in draws.items()},
         _menu(candidates, scores, goal),
         others,
+        _lines(candidates, scores),
     )
 
 
@@ -117,6 +120,17 @@ def _menu(
     for at in order.tolist():
         best.setdefault(candidates[at].training.title, at)
     return [_entry(candidates[at], at, scores) for at in best.values()]
+
+
+def _lines(candidates: list[Candidate], scores: dict[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
+    places: dict[str, list[int]] = {}
+    for at, candidate in enumerate(candidates):
+        places.setdefault(candidate.training.title, []).append(at)
+    return [
+        {"title": title, "shifts": [candidates[place].shift for place in own]}
+        | {name: values[own].round(3).tolist() for name, values in scores.items()}
+        for title, own in places.items()
+    ]
 
 
 def _adjustment(result: CrossFit, candidate: Candidate, goal: Goal) -> Adjustment:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
+from ..data.samples import Samples
 from ..experiments.runs import code_version
 from ..experiments.task import Outcome
 from ..models.feature_transform import FeatureTransform
@@ -40,6 +41,23 @@ class Table:
     @property
     def counts(self) -> ClassCounts:
         return ClassCounts(np.bincount(self.labels, minlength=len(self.names)), self.names)
+
+
+@dataclass(frozen=True)
+class Images:
+    """What is known of the images behind the rows of a table, in their order."""
+
+    paths: list[str]
+    contents: NDArray[np.uint64] | None
+    """Digests; None where not all images were read."""
+
+    @classmethod
+    def of(cls, samples: Samples, contents: NDArray[np.uint64] | None) -> Images:
+        return cls([samples.name_of(at) for at in range(len(samples))], contents)
+
+    def __add__(self, other: Images) -> Images:
+        known = self.contents is not None and other.contents is not None
+        return Images(self.paths + other.paths, np.concatenate([self.contents, other.contents]) if known else None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ one cut of the data is held out of everything; the final model is then trained o
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from ..training.config_io import from_dict, to_dict
 from ..training.reporter import Reporter
 from ..training.trained import load_trained
 from .candidates import Training
-from .crossfit import Carrier, CrossFit, Fitted, Here, Table
+from .crossfit import Carrier, CrossFit, Fitted, Here, Images, Table
 from .folds import ALWAYS_TRAINED
 
 HELD_OUT = 0.2
@@ -43,6 +44,7 @@ class Networks:
 
     tables: dict[str, Table]
     result: CrossFit
+    images: Images
     converged: bool
 
 
@@ -91,7 +93,9 @@ def train_networks(
         converged &= flat
         tables[method] = table
     assert result is not None
-    return Networks(tables, result, converged)
+    assert data.val is not None
+    images = Images.of(data.train, data.contents.get("train")) + Images.of(data.val, data.contents.get("val"))
+    return Networks(tables, result, images, converged)
 
 
 def task_of(config: TrainConfig) -> Task:
@@ -119,8 +123,6 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
 
 def is_flat(folder: Path) -> bool:
     """Whether validation accuracy had come to rest: over the last fifth of the epochs it rose by less than 0.5."""
-    import json  # noqa: PLC0415
-
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     values = [line["val_balanced"] for line in lines if line.get("val_balanced") is not None]
     size = max(1, len(values) // 5)

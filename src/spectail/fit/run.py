@@ -14,16 +14,19 @@ from .._utils.files import write_json
 from ..counts import ClassCounts
 from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
+from ..diagnosis.advice import Advice
 from ..training.build import load_data, make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
 from ..training.loop import RunResults, train
 from ..training.reporter import Reporter
 from . import networks
+from .advice import Split, advise
+from .answer import alternatives, sentences
 from .backbone import USUAL, choose_backbone
 from .candidates import Training, baseline, trainings
 from .choice import Chosen, choose_candidate
-from .crossfit import Carrier, CrossFit, Table, cross_fit
+from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
 from .folds import ALWAYS_TRAINED, make_folds
 from .goals import Goal
 
@@ -47,6 +50,8 @@ class Fit:
     """Of the final training; None for as long as it takes."""
     finetune: bool = False
     """Train the whole network by the method that is chosen on its features."""
+    command: str = "spectail fit"
+    """How it was called, for advice on other goals."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,11 @@ def fit(
     if trained_here:
         found = networks.train_networks(config, networks.METHODS, folder, reporter, engine, asked.epochs)
         result, tables, converged = found.result, found.tables, found.converged
+        images = found.images
         wanted = [replace(one, backbone=name) for name in tables for one in trainings(asked.methods)]
         plain = result.fitted[next(iter(result.fitted))].training
     else:
-        table = _table(config, data, reporter)
+        table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
         tables, wanted, plain = {"": table}, trainings(asked.methods), baseline()
         notes += _alone(result)
@@ -110,6 +116,9 @@ def fit(
     else:
         results = _final(config, chosen, data, reporter, asked.epochs)
     record = _record(asked, config, chosen, result, results, notes, time.monotonic() - began)
+    record["answer"] = sentences(record)
+    record["alternatives"] = alternatives(record, asked.command)
+    _advice(chosen, result, images, data).save(asked.config.output)
     write_json(asked.config.output / "fit.json", record)
     return Fitting(results, chosen, record, data, result)
 
@@ -226,6 +235,7 @@ def _record(
         "cross_entropy": {"title": chosen.plain.title, "figures": _rounded(chosen.baseline)},
         "differences": {name: _rounded(asdict(one)) for name, one in chosen.differences.items()},
         "menu": chosen.menu,
+        "lines": chosen.lines,
         "other_goals": chosen.others,
         "trainings": [
             {
@@ -241,6 +251,21 @@ def _record(
         "notes": list(notes),
         "seconds": round(seconds, 1),
     }
+
+
+def _advice(chosen: Chosen, result: CrossFit, images: Images, data: Data) -> Advice:
+    """From the out-of-fold logits of the choice, as they are used."""
+    test = Images.of(data.test, data.contents.get("test"))
+    others = {"test": Split(test.contents, test.paths, data.test.labels)} if test.contents is not None else None
+    logits, labels = chosen.adjustment.apply(chosen.fitted.logits), result.labels
+    own = Images.of(data.train, data.contents.get("train"))
+    if images.paths != own.paths:  # of a cut: back into the order of the training set, by which positions are meant
+        places = {path: at for at, path in enumerate(images.paths)}
+        order = np.array([places[path] for path in own.paths])
+        logits, labels, images = logits[order], labels[order], own
+    names = result.counts.names or tuple(map(str, range(len(result.counts))))
+    return advise(logits, labels, names, result.counts, images.paths, images.contents,
+                  others=others if images.contents is not None else None)  # fmt: skip
 
 
 def _by_fold(result: CrossFit, logits: np.ndarray, folds: Sequence[int]) -> dict[str, float]:

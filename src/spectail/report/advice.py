@@ -72,12 +72,15 @@ def _pictures(run: RunRecord, advice: Advice) -> dict[int, Example]:
     issues = advice.label_issues[:SHOWN]
     if not issues:
         return {}
+    from ..data.image_set import ImageSet  # noqa: PLC0415
     from .examples import make_example  # noqa: PLC0415 - advice without pictures needs no image library
 
     try:
         train = run.data.train
         places = {name: label for label, name in enumerate(train.names)}
-        if any(train.labels[one.position] != places.get(one.given) for one in issues):
+        if not isinstance(train, ImageSet) or any(
+            train.labels[one.position] != places.get(one.given) for one in issues
+        ):
             return {}
         return {
             one.position: make_example(train, one.position, places[one.given], places.get(one.suggested, -1))

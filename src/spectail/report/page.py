@@ -19,6 +19,7 @@ from ..diagnosis.analysis import STANDS_OUT, Analysis
 from ..diagnosis.comparison import Comparison
 from ..diagnosis.text_table import number
 from .advice import advice_views
+from .choice import choice_view
 from .curves import drawings, find_panels, finding
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
 from .payload import DETAILED, download_files, hidden_cells, payload, with_matrix
@@ -32,6 +33,7 @@ WORST_SHOWN = (8, 4)  # of one classifier, of each of several
 BARS = 3  # runs whose bars fit side by side on a phone
 GROUPS = {"head": "Frequent (head)", "medium": "Medium", "tail": "Rare (tail)"}
 SECTIONS = {
+    "choice": "The choice",
     "overall": "Overview",
     "advice": "What you can do",
     "rare": "Rare classes",
@@ -150,10 +152,11 @@ def _render(
         "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
         "advice": advice,
+        "choice": choice_view(runs[0].folder) if len(runs) == 1 else None,
         "sweeps": list(zip(drawings(panels), map(finding, panels), strict=True)),
     }
     there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs,
-             "advice": advice}  # fmt: skip
+             "advice": advice, "choice": context["choice"]}  # fmt: skip
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
     return environment.get_template("page.html").render(context)
 
