@@ -35,8 +35,8 @@ def read_predictions(
 
     ======================  ==========================================================================================
     a run folder            its ``predictions.npz``
-    ``.npz``                arrays ``labels`` and ``logits``, ``probabilities`` or ``predicted``; also ``class_names``
-                            and ``class_counts``
+    ``.npz``                arrays ``labels`` and ``logits``, ``probabilities`` or ``predicted``; also ``class_names``,
+                            ``class_counts`` and ``paths`` of the images
     ``.csv``, ``.parquet``  a column of labels, and a column of predicted classes or one column of scores per class
     ``.npy``                labels; ``scores`` names the file with the scores or predicted classes
     ======================  ==========================================================================================
@@ -142,14 +142,14 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
                 f"{path} has labels but no array 'logits', 'probabilities' or 'predicted'; "
                 f"its arrays are {listed(there)}."
             )
-        wanted = {name for name in (label, score, predicted, "class_names", "class_counts") if name in there}
+        wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
         try:
             arrays = {name: archive[name] for name in wanted}
         except ValueError:
             raise _refused(path) from None
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
-    names = arrays.get("class_names")
+    names, paths = arrays.get("class_names"), arrays.get("paths")
     return RawPredictions(
         arrays[label],
         None if predicted is None else arrays[predicted],
@@ -158,6 +158,7 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         arrays.get("class_counts"),
         declared=score is not None and score.lower().startswith("prob"),
         own=True,
+        paths=None if paths is None else [as_text(entry) for entry in paths.ravel().tolist()],
     )
 
 
