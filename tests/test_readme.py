@@ -47,13 +47,6 @@ def test_snippets_of_the_data_page_run_as_printed(tmp_path, monkeypatch, capsys)
         assert line in printed
 
 
-def test_snippets_of_the_features_page_run_as_printed(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    namespace = run_snippets(ROOT / "docs" / "features.md")
-    assert namespace["logits"].shape == (len(namespace["data"].test), 4)
-    assert "tensor(1.)" in capsys.readouterr().out
-
-
 def test_data_page_names_everything():
     from spectail.counts import CONVENTIONS
     from spectail.data.catalog import ENTRIES, OWN

@@ -130,7 +130,9 @@ def test_the_page_of_training_fits_two_screens_and_the_whole_one_has_everything(
     assert "--max-margin" in page_of(capsys, "train", "--method", "ldam-drw", "-h")
 
 
-def test_the_examples_of_training_are_understood():
+def test_the_examples_of_training_are_understood(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
     assert len(EXAMPLES) == 2
     configs = [parse(shlex.split(example)[2:])[0] for example in EXAMPLES]
     assert dataclasses.astuple(configs[0]) != dataclasses.astuple(configs[1])
@@ -154,7 +156,7 @@ def test_a_page_shows_the_settings_that_flags_would_change(capsys):
         ("train --warmup-epochs soon", "--warmup-epochs takes a number; got soon."),
         ("train --car.alpha x", "--car.alpha takes a number; got x."),
         ("train --config --epochs 3", "--config takes a path; got nothing."),
-        ("train here", "'here' belongs to no option; see spectail train --help."),
+        ("train --epochs 2 --seed 1 here there", "'here' belongs to no option; see spectail train --help."),
         ("evaluate --json", "RUN takes a path; got nothing."),
         ("evaluate run --split all", "--split takes one of test, val, train; got all."),
         ("list things", "WHAT takes one of datasets, methods, models, recipes, augment; got things."),

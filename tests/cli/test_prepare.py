@@ -102,7 +102,7 @@ def test_help_of_prepare_names_every_option(capsys):
     for option in (
         "--root",
         "--imbalance",
-        "--skip-broken",
+        "--strict",
         "--expect",
         "--overwrite",
         "--json",
@@ -229,10 +229,10 @@ def test_what_the_checks_found_is_said(capsys, tmp_path, three):
     for file in (three / "test/bee").iterdir():
         file.unlink()
     (three / "test/bee").rmdir()
-    code, out, _ = run(capsys, "prepare", f"folder:{three}", "--output", tmp_path / "out", "--skip-broken")
+    code, out, _ = run(capsys, "prepare", f"folder:{three}", "--output", tmp_path / "out")
     assert code == 0
-    assert "broken images left out of train: 1 (ant/001.png" in out
-    assert "1 identical images in train and test: cow/000.png" in out
+    assert "note: left out: ant/001.png" in out
+    assert "1 identical images in train and test: cow/000.png (train: ant/000.png)" in out
     assert "1 classes have no test image" in out
 
 
@@ -263,7 +263,11 @@ BAD = {
         lambda p: (p / "bad.parquet").write_text("PAR1 no"),
         "cannot be read as parquet",
     ),
-    "broken": (["folder:three"], lambda p: (p / "three/train/ant/000.png").write_bytes(b"no"), r"ant/000\.png"),
+    "broken": (
+        ["folder:three", "--strict"],
+        lambda p: (p / "three/train/ant/000.png").write_bytes(b"no"),
+        r"ant/000\.png",
+    ),
     "all large broken": (
         ["parquet:big.parquet", "--in-memory", "no"],
         lambda p: write_parquet(p / "big.parquet", [b"no"] * 12, [0, 1] * 6),

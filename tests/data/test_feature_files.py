@@ -146,8 +146,12 @@ def test_equal_rows_are_found(file):
     labels[3], labels[7] = 0, 1
     checks = load(file(X=values, y=labels, X_test=values[5:8], y_test=[0, 1, 2])).manifest.checks
     assert checks["read"] == "all rows"
-    assert checks["duplicates"]["train and test"]["examples"] == ["row 0", "row 1", "row 2"]
-    assert checks["duplicates"]["train, under two labels"]["images"] == 1
+    assert checks["duplicates"]["train and test"]["examples"] == [
+        "row 0 (train: row 5)",
+        "row 1 (train: row 6)",
+        "row 2 (train: row 3)",
+    ]
+    assert checks["duplicates"]["train, under two labels"] == {"images": 1, "examples": ["row 3 and row 7"]}
 
 
 def test_gaps_in_the_numbers(file):

@@ -127,7 +127,40 @@ def test_bad_folders(tmp_path, make, message):
     split_folders(tmp_path / "data", {"ant": 3, "bee": 2}, {"ant": 1, "bee": 1})
     make(tmp_path / "data")
     with pytest.raises((ValueError, OSError), match=message):
-        load(f"folder:{tmp_path / 'data'}")
+        load(f"folder:{tmp_path / 'data'}", strict=True)
+
+
+@pytest.mark.parametrize("layout", ["", "train/"])
+def test_what_people_leave_in_folders_does_not_matter(tmp_path, layout):
+    """Stray files are passed over; class folders without an image are left out and named."""
+    root = tmp_path / "photos"
+    class_folders(root / layout, {"ant": 6, "bee": 5})
+    if layout:
+        class_folders(root / "test", {"ant": 1, "bee": 1})
+    clean = load(f"folder:{root}")
+    assert clean.manifest.checks["left_out"] == []
+    for place in (root, root / layout, root / layout / "ant"):
+        for name in ("README.txt", ".DS_Store", "Thumbs.db", "._000.png"):
+            (place / name).write_text("no image")
+    (root / layout / "new arrivals").mkdir()
+    (root / layout / "notes").mkdir()
+    (root / layout / "notes" / "todo.txt").write_text("sort them")
+    (root / layout / ".git").mkdir()
+    if layout:
+        (root / "test" / "new arrivals").mkdir()
+    data = load(f"folder:{root}")
+    assert data.manifest.identity == clean.manifest.identity
+    told = [f"left out: class {name!r}: its folder has no image" for name in ("new arrivals", "notes")]
+    assert data.manifest.left_out() == told
+    with pytest.raises(ValueError, match="class folder .*new arrivals has no image .*Add images or remove the folder"):
+        load(f"folder:{root}", strict=True)
+
+
+def test_folders_without_any_image(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match="class folder .*ant has no image"):
+        load(f"folder:{tmp_path}")
 
 
 def test_a_class_without_test_images_is_fine(tmp_path):

@@ -302,7 +302,7 @@ def test_broken_images_are_named(tmp_path):
     (tmp_path / files.name(1)).write_bytes(b"")
     (tmp_path / files.name(2)).write_text("no image")
     (tmp_path / files.name(3)).unlink()
-    with pytest.raises(BrokenImage, match=r"^class 1/bild-ü-1.png is empty\. .*--skip-broken"):
+    with pytest.raises(BrokenImage, match=r"^class 1/bild-ü-1.png is empty\. .*--check full"):
         files.read(1)
     with pytest.raises(BrokenImage, match=r"^class 2/bild-ü-2.png is no image that can be read\."):
         files.read(2)

@@ -200,10 +200,15 @@ def test_missing_files_are_named(tmp_path):
     pictures(tmp_path)
     (tmp_path / "train.txt").write_text(lines([*TRAIN, 50], [*TRAIN_LABELS, 0]))
     with pytest.raises(ValueError, match=r"img/50\.png does not exist"):
-        load(f"list:{tmp_path / 'train.txt'}")
+        load(f"list:{tmp_path / 'train.txt'}", strict=True)
     (tmp_path / "train.txt").write_text(lines([*TRAIN, 50, 51, 52, 53], [*TRAIN_LABELS, 0, 1, 0, 1]))
     with pytest.raises(ValueError, match=r"of \d+ images cannot be read: img/5\d\.png does not exist"):
-        load(f"list:{tmp_path / 'train.txt'}")
+        load(f"list:{tmp_path / 'train.txt'}", strict=True)
+    for options in ({}, {"in_memory": "no"}, {"in_memory": "no", "check": "none"}):
+        data = load(f"list:{tmp_path / 'train.txt'}", **options)
+        assert len(data.train) + len(data.test) == len(TRAIN)
+        assert len(data.manifest.left_out()) == 4
+        assert data.manifest.left_out()[0].endswith("does not exist below the root")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +251,7 @@ def test_inside_paths_of_every_form(tmp_path):
     (root / "train.txt").write_text("".join(f"{a} {b}\n" for a, b in zip(forms, TRAIN_LABELS, strict=True)))
     (root / "test.txt").write_text(lines(TEST, TEST_LABELS))
     check(load(f"list:{root / 'train.txt'}"), images)
-    for options in ({"in_memory": "no"}, {"skip_broken": True}):
+    for options in ({"in_memory": "no"}, {"strict": True}):
         check(load(f"list:{root / 'train.txt'}", **options), images)
 
 
@@ -340,3 +345,15 @@ def test_one_slip_among_numbers_is_not_a_class_name(tmp_path):
 def test_a_folder_is_no_list(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a folder; expected a file"):
         load(f"list:{tmp_path}")
+
+
+@pytest.mark.parametrize("header", ["path,label", "image,label", "file,class", "Image, Label", '"file","class_name"'])
+@pytest.mark.parametrize("names", [["0", "1", "2"], ["ant", "great white shark", "zebra"]])
+def test_a_csv_file_with_a_header(tmp_path, header, names):
+    images = pictures(tmp_path)
+    for name, rows, labels in (("train.csv", TRAIN, TRAIN_LABELS), ("test.csv", TEST, TEST_LABELS)):
+        lines_below = [f"img/{row}.png,{names[label]}" for row, label in zip(rows, labels, strict=True)]
+        (tmp_path / name).write_text("\n".join([header, *lines_below]))
+    data = load(str(tmp_path / "train.csv"))
+    assert data.train.names == tuple(names)
+    check(data, images)

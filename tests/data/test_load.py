@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from data.builders import class_folders, encode, folder_of_three, noise, pixels_of, write_image
 
-from spectail.data import DataConfig, Manifest, load
+from spectail.data import DataConfig, Manifest, checks, load
 from spectail.data.images import ArrayImages, FileImages
 
 
@@ -45,11 +45,11 @@ def test_a_config_and_keywords_mean_the_same(three):
 def test_unknown_options_and_names(three):
     with pytest.raises(TypeError, match="nonsense"):
         load(f"folder:{three}", nonsense=1)
-    with pytest.raises(ValueError, match="unknown data set 'cifar100'; did you mean 'cifar100-lt'"):
+    with pytest.raises(ValueError, match="unknown data set 'cifar100': .* did you mean 'cifar100-lt'"):
         load("cifar100")
     with pytest.raises(ValueError, match="folder: needs a path: write folder:PATH"):
         load("folder:")
-    with pytest.raises(ValueError, match="unknown data set 'qqqq'; choose from cifar10-lt, "):
+    with pytest.raises(ValueError, match="unknown data set 'qqqq': .*; choose from cifar10-lt, .* A path may be"):
         load("qqqq")
 
 
@@ -197,8 +197,12 @@ BROKEN = {
 @pytest.mark.parametrize("in_memory", ["auto", "no"])
 def test_a_broken_image_is_named(three, content, in_memory):
     (three / "train/bee/003.png").write_bytes(content)
-    with pytest.raises(ValueError, match=r"^bee/003\.png .*\. Replace it, or pass --skip-broken"):
-        load(f"folder:{three}", in_memory=in_memory)
+    with pytest.raises(ValueError, match=r"^bee/003\.png .*\. Replace what is broken, or leave --strict out\.$"):
+        load(f"folder:{three}", in_memory=in_memory, strict=True)
+    data = load(f"folder:{three}", in_memory=in_memory)
+    assert len(data.train) == 18
+    (line,) = data.manifest.left_out()
+    assert line.startswith("left out: bee/003.png ")
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM"])
@@ -222,8 +226,8 @@ def test_several_broken_images(three, in_memory):
     for name in ("ant/001", "bee/003", "bee/004", "cow/000"):
         (three / f"train/{name}.png").write_bytes(b"broken")
     with pytest.raises(ValueError, match=r"4 of 19 images cannot be read: ant/001.png .*; bee/003.png .*; \.\.\."):
-        load(f"folder:{three}", in_memory=in_memory)
-    data = load(f"folder:{three}", in_memory=in_memory, skip_broken=True)
+        load(f"folder:{three}", in_memory=in_memory, strict=True)
+    data = load(f"folder:{three}", in_memory=in_memory)
     assert data.counts.tolist() == [9, 4, 2]
     broken = data.manifest.checks["broken"]
     assert list(broken) == ["train"]
@@ -234,20 +238,79 @@ def test_several_broken_images(three, in_memory):
                zip(pixels_of(data.train), names_of(data.train), strict=True))  # fmt: skip
 
 
-def test_a_class_of_broken_images_only(three):
-    for k in range(3):
-        (three / f"train/cow/{k:03d}.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"class 2 \('cow'\) has no training image left without its broken ones"):
-        load(f"folder:{three}", skip_broken=True)
+@pytest.mark.parametrize("in_memory", ["auto", "no"])
+@pytest.mark.parametrize("gone", ["ant", "bee", "cow"])
+def test_a_class_of_broken_images_only_is_left_out(three, gone, in_memory):
+    """As if its folders were not there, but for what is said."""
+    for file in (three / "train" / gone).iterdir():
+        file.write_bytes(b"broken")
+    data = load(f"folder:{three}", in_memory=in_memory)
+    images = {"ant": 10, "bee": 6, "cow": 3}
+    assert data.manifest.checks["left_out"] == [
+        f"class {gone!r}: none of its {images[gone]} training images can be read"
+    ]
+    for split in ("train", "test"):
+        shutil.rmtree(three / split / gone)
+    other = load(f"folder:{three}", in_memory=in_memory)
+    assert data.manifest.identity == other.manifest.identity
+    assert data.train.names == tuple(name for name in images if name != gone)
+    assert names_of(data.test) == names_of(other.test)
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    assert [values.tolist() for values in data.contents.values()] == [
+        values.tolist() for values in other.contents.values()
+    ]
 
 
-def test_everything_broken(three):
+def test_one_class_that_can_be_read_is_not_enough(three):
+    for name in ("bee", "cow"):
+        for file in (three / "train" / name).iterdir():
+            file.write_bytes(b"broken")
+    with pytest.raises(ValueError, match="only the class 'ant' has images that can be read; a classifier needs two"):
+        load(f"folder:{three}")
+
+
+@pytest.mark.parametrize("in_memory", ["auto", "no"])
+def test_where_most_is_broken_nothing_is_left_out(three, in_memory):
+    for file in [*(three / "train/ant").iterdir(), *(three / "train/bee").iterdir()][1:]:
+        file.write_bytes(b"broken")
+    with pytest.raises(
+        ValueError, match="^15 of 25 images cannot be read: ant/.*; .*; .*; .*Check --root and the files"
+    ):
+        load(f"folder:{three}", in_memory=in_memory)
     for file in three.rglob("*.png"):
         file.write_bytes(b"broken")
-    with pytest.raises(ValueError, match="19 of 19 images cannot be read"):
+    for strict in (True, False):
+        with pytest.raises(ValueError, match="(19 of 19|25 of 25) images cannot be read"):
+            load(f"folder:{three}", in_memory=in_memory, strict=strict)
+
+
+def test_a_test_set_that_cannot_be_read(three):
+    for file in (three / "test").rglob("*.png"):
+        file.write_bytes(b"broken")
+    with pytest.raises(ValueError, match="all images of the test split cannot be read|6 of 6 images cannot be read"):
         load(f"folder:{three}")
-    with pytest.raises(ValueError, match=r"\w"):
-        load(f"folder:{three}", skip_broken=True)
+    with pytest.raises(ValueError, match="all images of the test split cannot be read: ant/000.png"):
+        load(f"folder:{three}", in_memory="no")
+
+
+def test_what_is_left_out_is_shortened_after_five(three):
+    for file in sorted((three / "train/ant").iterdir())[:7]:
+        file.write_bytes(b"broken")
+    lines = load(f"folder:{three}").manifest.left_out()
+    assert len(lines) == 6
+    assert [line.split()[2] for line in lines[:5]] == [f"ant/00{k}.png" for k in range(5)]
+    assert lines[5] == "left out: 2 more images; manifest.json names them all"
+
+
+def test_a_sample_with_a_broken_image_has_all_of_them_read(three, monkeypatch):
+    monkeypatch.setattr(checks, "QUICK", 10)  # the test split is read whole
+    monkeypatch.setattr(checks, "SAMPLE", 18)  # of 19: one of two broken ones is in it
+    assert load(f"folder:{three}", in_memory="no").manifest.checks["read"] == "a sample"
+    for name in ("ant/001", "bee/003"):
+        (three / f"train/{name}.png").write_bytes(b"broken")
+    data = load(f"folder:{three}", in_memory="no")
+    assert data.counts.tolist() == [9, 5, 3]
+    assert len(data.manifest.checks["broken"]["train"]) == 2
 
 
 @pytest.mark.parametrize("in_memory", ["auto", "yes"])
@@ -259,8 +322,8 @@ def test_a_missing_file_is_a_broken_image(tmp_path, three, in_memory):
     (three / "all.txt").write_text("\n".join(lines))
     (three / "train/bee/003.png").unlink()
     with pytest.raises(ValueError, match=r"train/bee/003\.png does not exist"):
-        load(f"list:{three / 'all.txt'}", in_memory=in_memory)
-    data = load(f"list:{three / 'all.txt'}", in_memory=in_memory, skip_broken=True)
+        load(f"list:{three / 'all.txt'}", in_memory=in_memory, strict=True)
+    data = load(f"list:{three / 'all.txt'}", in_memory=in_memory)
     assert sum(data.counts.tolist()) + len(data.test) == 24
     assert isinstance(data.train.images, ArrayImages)  # small images, or asked for
     assert isinstance(data.test.images, ArrayImages)
@@ -270,9 +333,9 @@ def test_check_none_reads_nothing_and_full_reads_all(tmp_path):
     folder_of_three(tmp_path, 80)
     (tmp_path / "train/bee/003.png").write_bytes(b"broken")
     data = load(f"folder:{tmp_path}", check="none")
-    assert data.manifest.checks == {"read": "none", "broken": {}, "duplicates": None}
+    assert data.manifest.checks == {"read": "none", "broken": {}, "left_out": [], "duplicates": None}
     with pytest.raises(ValueError, match=r"bee/003\.png"):
-        load(f"folder:{tmp_path}", check="full")
+        load(f"folder:{tmp_path}", check="full", strict=True)
 
 
 # duplicates
@@ -286,9 +349,27 @@ def test_duplicates_are_found(tmp_path, side):
     shutil.copy(tmp_path / "train/ant/000.png", tmp_path / "train/bee/twin.png")
     data = load(f"folder:{tmp_path}")
     assert data.manifest.checks["duplicates"] == {
-        "train and test": {"images": 2, "examples": ["ant/leak.png", "bee/leak.png"]},
-        "train, under two labels": {"images": 1},
+        "train and test": {
+            "images": 2,
+            "examples": ["ant/leak.png (train: ant/004.png)", "bee/leak.png (train: cow/001.png)"],
+        },
+        "train, under two labels": {"images": 1, "examples": ["ant/000.png and bee/twin.png"]},
     }
+
+
+def test_images_under_many_labels_are_named_by_file(tmp_path):
+    folder_of_three(tmp_path)
+    for name in ("bee", "cow"):
+        shutil.copy(tmp_path / "train/ant/000.png", tmp_path / f"train/{name}/twin.png")
+    for k in range(5):
+        shutil.copy(tmp_path / f"train/bee/00{k}.png", tmp_path / f"train/cow/copy{k}.png")
+    shutil.copy(tmp_path / "train/ant/001.png", tmp_path / "train/ant/same.png")  # under one label: not counted
+    found = load(f"folder:{tmp_path}").manifest.checks["duplicates"]["train, under two labels"]
+    assert found["images"] == 7  # one image under three labels is two too many
+    pairs = {"ant/000.png and bee/twin.png", "bee/twin.png and cow/twin.png",
+             *(f"bee/00{k}.png and cow/copy{k}.png" for k in range(5))}  # fmt: skip
+    assert len(found["examples"]) == 5
+    assert set(found["examples"]) <= pairs
 
 
 def test_no_duplicates(three):
@@ -302,7 +383,7 @@ def test_duplicates_are_found_when_one_split_is_in_memory_and_one_is_not(three):
     shutil.copy(three / "train/ant/004.png", three / "test/ant/leak.png")
     write_image(three / "test/ant/other-size.png", noise(1, 12)[0])
     found = load(f"folder:{three}").manifest.checks["duplicates"]
-    assert found["train and test"] == {"images": 1, "examples": ["ant/leak.png"]}
+    assert found["train and test"] == {"images": 1, "examples": ["ant/leak.png (train: ant/004.png)"]}
 
 
 # held-out images

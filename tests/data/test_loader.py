@@ -631,7 +631,7 @@ def test_a_broken_file_is_named_without_the_traceback_of_a_worker(tmp_path, work
         good.extend(loader)
     message = str(caught.value)
     assert message.startswith("7.png cannot be read as an image")
-    assert "--skip-broken" in message
+    assert "--check full" in message
     assert "Traceback" not in message
     assert "worker" not in message
     assert "\n" not in message

@@ -178,8 +178,8 @@ def test_null_images(tmp_path, side):
     write_parquet(tmp_path / "train.parquet", pictures, LABELS, row_group_size=5)
     write_parquet(tmp_path / "test.parquet", noise(3, side, seed=1), TEST)
     with pytest.raises(ValueError, match=r"train\.parquet row 3 "):
-        load(f"parquet:{tmp_path}")
-    data = load(f"parquet:{tmp_path}", skip_broken=True)
+        load(f"parquet:{tmp_path}", strict=True)
+    data = load(f"parquet:{tmp_path}")
     assert data.train.labels.tolist() == LABELS[:3] + LABELS[4:]
     assert same(pixels_of(data.train), pictures[:3] + pictures[4:])
     assert len(data.manifest.checks["broken"]["train"]) == 1

@@ -72,6 +72,9 @@ def test_commands_are_understood(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     sources = [content for info, content in python_blocks("own-method.md") if TITLE.search(info)]
     (tmp_path / "my_methods.py").write_text("".join(sources), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()  # data of the reader's own, as the pages call them
+    (tmp_path / "documents.npz").touch()
     for line in command_lines(DOCS / name):
         arguments = own_arguments(line)
         if arguments is None:

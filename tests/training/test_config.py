@@ -208,10 +208,25 @@ def test_wrong_flags():
         flags("--method", "balanced-sofmax")
     with pytest.raises(ValueError, match="unknown method ''"):
         flags("--method=", "--epochs", 3)
-    for wrong in (["--epochs", "x"], ["--epoch", "3"], ["--optimizer", "adam"], ["stray"], ["--epochs", 3, "--method"]):
+    for wrong in (
+        ["--epochs", "x"],
+        ["--epoch", "3"],
+        ["--optimizer", "adam"],
+        ["--seed", 3, "a", "b"],
+        ["--epochs", 3, "--method"],
+    ):
         with pytest.raises(SystemExit) as error:
             flags(*wrong)
         assert error.value.code == 2
+
+
+def test_settings_of_earlier_versions_are_read(tmp_path):
+    for value in ("true", "false"):
+        text = f"data:\n  dataset: folder:photos\n  skip_broken: {value}\n"
+        config = read_yaml(written(tmp_path / "old.yaml", text))
+        assert (config.data.dataset, config.data.strict) == ("folder:photos", False)
+    with pytest.raises(ValueError, match=r"unknown setting 'data\.skip_brokn'"):
+        read_yaml(written(tmp_path / "typo.yaml", "data:\n  skip_brokn: true\n"))
 
 
 def test_an_output_that_is_asked_for_is_used():

@@ -19,7 +19,8 @@ from .console import make_console, show_results
 
 @dataclass(frozen=True)
 class Compare:
-    """Train several methods with several seeds and show one table. All other flags are those of `spectail train`.
+    """Train several methods with several seeds and show one table. The data set and all other flags are those of
+    `spectail train`, as in `spectail compare photos --seeds 0 1 2`.
 
     A method is written NAME, NAME+car (CAR on it), NAME/classwise or NAME+car/reference (a preset of CAR).
     """

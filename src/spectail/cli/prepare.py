@@ -22,7 +22,8 @@ class Prepare(DataConfig):
     """Find or build a data set, check it, and write manifest.json and class_counts.png."""
 
     dataset: tyro.conf.Positional[str] = "glyphs-lt"
-    """A name from `spectail list datasets`, or folder:PATH, list:FILE, parquet:PATH."""
+    """A name from `spectail list datasets`, or the path of a folder of class folders, of a list, or of a .parquet, .npz
+    or .npy file."""
     output: Path | None = None
     """Folder for the manifest and the plot. Default: prepared/ and the name of the set."""
     expect: str | None = None
@@ -116,12 +117,7 @@ def rule_of(manifest: Manifest) -> str:
 
 def findings(manifest: Manifest) -> list[str]:
     """What the checks of the images found, a sentence each."""
-    sentences = []
-    for split, broken in manifest.checks.get("broken", {}).items():
-        shown = "; ".join(broken[:3])
-        sentences.append(
-            f"broken images left out of {split}: {len(broken):,} ({shown}{'; ...' if len(broken) > 3 else ''})"
-        )
+    sentences = manifest.left_out()
     for where, entry in (manifest.checks.get("duplicates") or {}).items():
         if entry["images"]:
             examples = f": {', '.join(entry['examples'])}" if entry.get("examples") else ""

@@ -27,7 +27,7 @@ from .arguments import Flag, about, flags_of, names_of, parse_known, print_page,
 PROG = "spectail train"
 EXAMPLES = (
     "spectail train --method car --epochs 10",
-    "spectail train --dataset folder:photos --method balanced-softmax --car",
+    "spectail train photos --method balanced-softmax --car",
 )
 TITLES = {
     "sources": "Method, and where settings come from",
@@ -46,7 +46,7 @@ MORE = """
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
     "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
-    "car.alpha", "probe", "features", "seed", "device", "select-on", "output", "resume", "quiet",
+    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
 
@@ -81,7 +81,7 @@ class Printing:
 
 @dataclass(frozen=True)
 class Train(TrainConfig):
-    """Train one method on one data set. Without any option, cross entropy learns the embedded data set."""
+    """Train one method on one data set. Without any argument, cross entropy learns the embedded one."""
 
     data: OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
     model: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
@@ -149,6 +149,8 @@ def run(arguments: list[str]) -> None:
 
 def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     """The configuration that the flags describe, and what to print. ``--help`` shows a page and ends the program."""
+    if arguments and not arguments[0].startswith("-"):
+        arguments = _with_data(arguments, 0)
     first, _ = parse_known(First, PROG, arguments)
     base = preset(first.sources.preset, first.dataset) if first.sources.preset is not None else TrainConfig()
     if first.sources.config is not None:
@@ -167,6 +169,8 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
         _print_help(default, everything="all" in first.help, with_options=first.method is not None)
         raise SystemExit(0)
     flags, unknown = parse_known(Train, PROG, arguments, default)
+    if len(unknown) == 1 and not unknown[0].startswith("-"):  # the data set, behind options
+        return parse(_with_data(arguments, len(arguments) - 1 - arguments[::-1].index(unknown[0])))
     if unknown:
         _check_other_methods(unknown, base.method)
         raise unknown_flag(PROG, unknown[0], flags_of(Train, default))
@@ -177,6 +181,14 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     config = settled(config)
     asked = first.output is not None or base.output != TrainConfig.output
     return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
+
+
+def _with_data(arguments: list[str], place: int) -> list[str]:
+    """The word at a place names the data set."""
+    word, others = arguments[place], arguments[:place] + arguments[place + 1 :]
+    if any(other.partition("=")[0] == "--dataset" for other in others):
+        raise ValueError(f"{word!r} and --dataset both name the data set; give one of them.")
+    return ["--dataset", word, *others]
 
 
 def default_output(config: TrainConfig) -> Path:
@@ -220,6 +232,6 @@ def _print_help(default: Train, *, everything: bool, with_options: bool) -> None
         if everything or flag.name.split(",")[0] in common or (with_options and flag.group == "options"):
             group = "sources" if flag.name == "--method" else flag.group
             groups[TITLES[group].format(method=default.method)].append(flag)
-    print_page(PROG, about(Train), EXAMPLES, groups)
+    print_page(f"{PROG} [DATASET]", about(Train), EXAMPLES, groups)
     if not everything:
         print(MORE)

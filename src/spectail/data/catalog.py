@@ -72,40 +72,38 @@ ENTRIES = [
 ]  # fmt: skip
 OWN = [
     Entry("folder:PATH", "a folder per class, with or without train/val/test", "folder:open_source", "imagenet-fast",
-          order="size", takes=frozenset({"test_fraction"})),
+          order="size", takes=frozenset({"test_fraction", "strict"})),
     Entry("list:FILE", "lines of 'path label'", "lists:open_source", "imagenet-fast",
-          order="size", takes=frozenset({"root", "test_list", "test_fraction", "remap_labels"})),
+          order="size", takes=frozenset({"root", "test_list", "test_fraction", "remap_labels", "strict"})),
     Entry("features:FILE", "arrays of features and labels: .npz, .npy or .parquet", "features:open_source", "none",
           order="size", takes=frozenset({"feature_column", "label_column", "test_fraction", "remap_labels"})),
     Entry("parquet:PATH", "rows of encoded image and label", "parquet:open_source", "imagenet-fast",
-          order="size", takes=frozenset({"image_column", "label_column", "test_fraction", "remap_labels"})),
+          order="size", takes=frozenset({"image_column", "label_column", "test_fraction", "remap_labels", "strict"})),
 ]  # fmt: skip
-SPECIAL = {
-    "root",
-    "lists",
-    "num_classes",
-    "test_list",
-    "test_fraction",
-    "remap_labels",
-    "image_column",
-    "feature_column",
-    "label_column",
-}
+SPECIAL = {"root", "lists", "num_classes", "test_list", "test_fraction", "remap_labels", "image_column",
+           "feature_column", "label_column", "strict"}  # fmt: skip
 
 
 def find(name: str) -> Entry:
-    """The entry for a name, or the nearest names."""
+    """The entry of a name as :func:`spectail.data.paths.full_name` gives it, or the nearest names."""
+    entry = known_entry(name)
+    if entry is None:
+        raise ValueError(f"unknown data set {name!r}; {nearest(name, NAMES)}")
+    return entry
+
+
+def known_entry(name: str) -> Entry | None:
+    """The entry of a name of the catalogue, or of a path with its kind before it."""
     for entry in OWN:
         prefix = entry.name.split(":")[0] + ":"
         if name.startswith(prefix):
             if name == prefix:
                 raise ValueError(f"{name} needs a path: write {entry.name}.")
             return entry
-    for entry in ENTRIES:
-        if name == entry.name:
-            return entry
-    known = [entry.name for entry in [*ENTRIES, *OWN]]
-    raise ValueError(f"unknown data set {name!r}; {nearest(name, known)}")
+    return next((entry for entry in ENTRIES if name == entry.name), None)
+
+
+NAMES = [entry.name for entry in [*ENTRIES, *OWN]]
 
 
 def check_options(config: DataConfig, entry: Entry) -> None:

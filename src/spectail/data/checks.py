@@ -46,27 +46,35 @@ class Checked:
 
 
 def check_images(
-    images: Images, *, in_memory: str, check: str, skip_broken: bool, track: Track = silent
+    images: Images, *, in_memory: str, check: str, strict: str = "", track: Track = silent
 ) -> tuple[Images, Checked]:
-    """Check images and hold them in memory where that is wanted. Broken ones are named, or left out and recorded."""
+    """Check images and hold them in memory where that is wanted. Broken ones are left out and recorded.
+
+    ``strict`` is what to advise where a broken image is an error instead.
+    """
     if isinstance(images, ArrayImages):
         return images, Checked(np.arange(len(images)), contents=_digests(images.pixels))
     if in_memory == "yes" or (in_memory == "auto" and _is_small(images)):
-        held = _hold(images, skip_broken=skip_broken, must=in_memory == "yes", track=track)
+        held = _hold(images, strict=strict, must=in_memory == "yes", track=track)
         if held is not None:
             return held
     if not isinstance(images, EncodedImages):
         return images, Checked(np.arange(len(images)))
     missing = _missing(images)
-    if missing and not skip_broken:
-        _refuse(missing, images)
-    images = images.for_random_access()
-    if check == "none" and not skip_broken:
-        return images, Checked(np.arange(len(images)))
-    return _read(images, whole=check == "full" or len(images) <= QUICK, skip_broken=skip_broken, track=track)
+    if missing and strict:
+        _refuse(list(missing.values()), images, "Check --root.")
+    there = np.setdiff1d(np.arange(len(images)), np.array(list(missing), dtype=np.int64))
+    present = images.take(there) if missing else images
+    assert isinstance(present, EncodedImages)
+    present = present.for_random_access()
+    problems = tuple(error.problem for error in missing.values())
+    if check == "none" or not len(there):
+        return present, Checked(there, problems)
+    left, found = _read(present, whole=check == "full" or len(present) <= QUICK, strict=strict, track=track)
+    return left, Checked(there[found.kept], problems + found.broken, found.contents)
 
 
-def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> tuple[Images, Checked] | None:
+def _hold(images: Images, *, strict: str, must: bool, track: Track) -> tuple[Images, Checked] | None:
     """Decode everything into one array, kept in the cache; None if the sizes differ."""
     broken: dict[int, BrokenImage] = {}
     pixels: NDArray[np.uint8] | None = None
@@ -99,8 +107,8 @@ def _hold(images: Images, *, skip_broken: bool, must: bool, track: Track) -> tup
             raise ValueError(str(error)) from None
         return None
     except _SomeBroken:
-        if not skip_broken or pixels is None:
-            _refuse([broken[index] for index in sorted(broken)], images)
+        if strict or pixels is None:
+            _refuse([broken[index] for index in sorted(broken)], images, strict or "Replace them.")
     kept = np.array([index for index in range(len(images)) if index not in broken], dtype=np.int64)
     pixels = pixels[kept] if broken else pixels
     problems = tuple(broken[index].problem for index in sorted(broken))
@@ -116,9 +124,11 @@ class _SomeBroken(Exception):
     pass
 
 
-def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track) -> tuple[Images, Checked]:
-    """Decode all images, or a sample, on several threads: decoding large images leaves the interpreter free."""
-    whole = whole or skip_broken
+def _read(images: EncodedImages, *, whole: bool, strict: str, track: Track) -> tuple[Images, Checked]:
+    """Decode all images, or a sample, on several threads: decoding large images leaves the interpreter free.
+
+    Where a sample has broken images that are to be left out, all are read.
+    """
     generator = np.random.default_rng(0)
     chosen = np.arange(len(images)) if whole else np.sort(generator.choice(len(images), SAMPLE, replace=False))
     contents = np.zeros(len(images), dtype=np.uint64)
@@ -135,21 +145,23 @@ def _read(images: EncodedImages, *, whole: bool, skip_broken: bool, track: Track
         pieces = (chosen[start : start + 1024].tolist() for start in range(0, len(chosen), 1024))
         looked = (pair for piece in pieces for pair in zip(piece, pool.map(look, piece), strict=True))
         broken = {index: error for index, error in track(looked, "checking images", len(chosen)) if error}
-    if broken and not skip_broken:
-        _refuse(list(broken.values()), images)
+    if broken and strict:
+        _refuse(list(broken.values()), images, strict)
+    if broken and not whole:
+        return _read(images, whole=True, strict=strict, track=track)
     kept = np.setdiff1d(np.arange(len(images)), np.array(list(broken), dtype=np.int64))
     left = images.take(kept) if broken else images
     problems = tuple(error.problem for error in broken.values())
     return left, Checked(kept, problems, contents[kept] if whole else None)
 
 
-def _missing(images: EncodedImages) -> list[BrokenImage]:
+def _missing(images: EncodedImages) -> dict[int, BrokenImage]:
     """Files that do not exist, found by listing each folder once instead of asking for each file."""
     if not isinstance(images, FileImages):
-        return []
+        return {}
     listed: dict[str, set[str]] = {}
-    missing = []
-    for path in images.paths:
+    missing = {}
+    for index, path in enumerate(images.paths):
         folder, name = os.path.split(path)
         if folder not in listed:
             try:
@@ -157,18 +169,15 @@ def _missing(images: EncodedImages) -> list[BrokenImage]:
             except OSError:
                 listed[folder] = set()
         if name not in listed[folder]:
-            missing.append(BrokenImage(f"{path} does not exist below the root", "Check --root."))
+            missing[index] = BrokenImage(f"{path} does not exist below the root")
     return missing
 
 
-def _refuse(broken: list[BrokenImage], images: Images) -> NoReturn:
+def _refuse(broken: list[BrokenImage], images: Images, advice: str) -> NoReturn:
     if len(broken) == 1:
-        raise broken[0] from None
+        raise BrokenImage(broken[0].problem, advice) from None
     shown = "; ".join(error.problem for error in broken[:3]) + ("; ..." if len(broken) > 3 else "")
-    raise BrokenImage(
-        f"{len(broken):,} of {len(images):,} images cannot be read: {shown}",
-        "Replace them, or pass --skip-broken to leave such images out.",
-    ) from None
+    raise BrokenImage(f"{len(broken):,} of {len(images):,} images cannot be read: {shown}", advice) from None
 
 
 def _is_small(images: Images) -> bool:

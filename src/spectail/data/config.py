@@ -12,8 +12,8 @@ class DataConfig:
     """Which data set, and how it is cut."""
 
     dataset: str = "glyphs-lt"
-    """A name from `spectail list datasets`, or data of your own as folder:PATH, list:FILE, parquet:PATH or
-    features:FILE."""
+    """A name from `spectail list datasets`, or the path of a folder of class folders, of a list, or of a .parquet, .npz
+    or .npy file."""
     root: Path | None = None
     """Folder that holds the files of the data set. By default the cache folder, into which CIFAR is downloaded."""
     imbalance: float | None = None
@@ -59,8 +59,9 @@ class DataConfig:
     """Parquet column that holds the labels. By default it is told from the schema."""
     remap_labels: bool = False
     """Close gaps in the labels of a list, a parquet file or features by numbering the classes that occur."""
-    skip_broken: bool = False
-    """Leave unreadable images out and record them, instead of stopping."""
+    strict: bool = False
+    """Stop at an image that cannot be read or a class folder without images, instead of leaving it out and saying so.
+    Benchmarks always do."""
     check: Literal["quick", "full", "none"] = "quick"
     """Images to decode as a check: all of a small set and a sample of a large one, all, or none."""
     in_memory: Literal["auto", "yes", "no"] = "auto"

@@ -17,6 +17,7 @@ from .checks import Track, silent
 from .config import DataConfig
 from .feature_set import FeatureSet
 from .manifest import Manifest, Split, describe_groups, describe_statistics
+from .paths import full_name
 from .samples import Samples
 from .sets.source import Source
 from .split_checks import check_splits
@@ -64,7 +65,13 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
         (ClassCounts([8, 5, 3, 2]), 160)
     """
     config = DataConfig(dataset=config, **options) if isinstance(config, str) else replace(config, **options)
-    config = replace(config, root=_path(config.root), lists=_path(config.lists), test_list=_path(config.test_list))
+    config = replace(
+        config,
+        dataset=full_name(config.dataset),
+        root=_path(config.root),
+        lists=_path(config.lists),
+        test_list=_path(config.test_list),
+    )
     entry = find(config.dataset)
     check_options(config, entry)
     source = entry.open(config)
@@ -93,11 +100,15 @@ def load(config: DataConfig | str, /, *, track: Track = silent, **options: Any) 
     if config.data_seed and not _draws(config, source, rule):
         raise ValueError(f"--data-seed means nothing for {config.dataset}: nothing is drawn. Leave it out.")
     splits: dict[str, Samples] = {"train": train, "test": test} | ({"val": val} if val is not None else {})
-    checked, checks = check_splits(splits, config, track)
+    checked, checks = check_splits(splits, config, track, may_lack="strict" in entry.takes)
+    checks["left_out"] = [*source.left_out, *checks["left_out"]]
+    if "capped" in rule:
+        rule["capped"] = [label for label, name in enumerate(checked["train"][0].names)
+                          if train.names.index(name) in rule["capped"]]  # fmt: skip
     manifest = Manifest(
         dataset=_portable(config.dataset),
         rule=rule,
-        classes=list(train.names),
+        classes=list(checked["train"][0].names),
         splits={
             name: Split.of(data, result.contents, splits[name].subset(result.kept).index_digest())
             for name, (data, result) in checked.items()

@@ -73,6 +73,7 @@ class FeatureSet:
         return f"row {self.rows[index]}"
 
     def sample_names(self) -> list[str]:
+        """Names of all samples: where they stand in the file."""
         return [f"row {row}" for row in self.rows.tolist()]
 
     def index_digest(self) -> str | None:

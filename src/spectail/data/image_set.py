@@ -75,6 +75,10 @@ class ImageSet(Dataset[tuple[Any, int]]):
         """What to call a sample in messages, manifests and reports."""
         return self.images.name(index)
 
+    def sample_names(self) -> list[str] | None:
+        """Names of all samples where they lead to stored images, such as paths; None where images are drawn."""
+        return [self.images.name(index) for index in range(len(self))] if self.images.named else None
+
     def index_digest(self) -> str | None:
         """Identifies the images by where they are stored, when that means something elsewhere."""
         return self.images.index_digest()

@@ -44,6 +44,11 @@ class Images(ABC):
     def name(self, index: int) -> str:
         """What to call the image in messages, manifests and reports."""
 
+    @property
+    def named(self) -> bool:
+        """Whether the names lead to the stored images, as paths do."""
+        return False
+
     @abstractmethod
     def take(self, indices: NDArray[np.int64]) -> Images:
         """The images at ``indices``, in that order."""
@@ -79,6 +84,10 @@ class ArrayImages(Images):
     def name(self, index: int) -> str:
         return self.names.name(index) if self.names is not None else f"image {index}"
 
+    @property
+    def named(self) -> bool:
+        return isinstance(self.names, Texts) or (self.names is not None and self.names.named)
+
     def take(self, indices: NDArray[np.int64]) -> ArrayImages:
         return ArrayImages(self.pixels[indices], self.names.take(indices) if self.names is not None else None)
 
@@ -106,7 +115,7 @@ class EncodedImages(Images):
             yield
         except BrokenImage as error:
             raise BrokenImage(
-                f"{self.name(index)} {error.problem}", "Replace it, or pass --skip-broken to leave such images out."
+                f"{self.name(index)} {error.problem}", "Replace it; --check full finds all such images before training."
             ) from None
 
     def for_random_access(self) -> EncodedImages:
@@ -126,6 +135,10 @@ class FileImages(EncodedImages):
 
     def name(self, index: int) -> str:
         return self.paths[index]
+
+    @property
+    def named(self) -> bool:
+        return True
 
     def encoded(self, index: int) -> bytes:
         path = self.root / self.paths[index]
@@ -165,6 +178,10 @@ class PackedImages(EncodedImages):
 
     def name(self, index: int) -> str:
         return f"image {index}" if self.origin is None else self.origin.name(index)
+
+    @property
+    def named(self) -> bool:
+        return self.origin is not None and self.origin.named
 
     def fingerprint(self) -> str:
         mapped = self._mapped()

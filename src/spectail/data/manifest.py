@@ -84,6 +84,17 @@ class Manifest:
     def counts(self) -> ClassCounts:
         return ClassCounts(self.splits["train"].counts, self.classes)
 
+    def left_out(self, most: int = 5) -> list[str]:
+        """What was left out of the data, a sentence each: classes, then images, ``most`` of either."""
+        classes = self.checks.get("left_out", [])
+        images = [problem for broken in self.checks.get("broken", {}).values() for problem in broken]
+        lines = []
+        for what, found in (("classes", classes), ("images", images)):
+            lines += [f"left out: {problem}" for problem in found[:most]]
+            if len(found) > most:
+                lines.append(f"left out: {len(found) - most:,} more {what}; manifest.json names them all")
+        return lines
+
     def differences(self, other: Manifest) -> list[str]:
         """What is not the same, in words; empty for the same data. Rules, notes and versions may differ."""
         if self.classes != other.classes:

@@ -36,8 +36,8 @@ def read_predictions(
 
     ======================  ==========================================================================================
     a run folder            its ``predictions.npz``
-    ``.npz``                arrays ``labels`` and ``logits``, ``probabilities`` or ``predicted``; also ``class_names``
-                            and ``class_counts``
+    ``.npz``                arrays ``labels`` and ``logits``, ``probabilities`` or ``predicted``; also ``class_names``,
+                            ``class_counts`` and ``paths`` of the images
     ``.csv``, ``.parquet``  a column of labels, and a column of predicted classes or one column of scores per class
     ``.npy``                labels; ``scores`` names the file with the scores or predicted classes
     ======================  ==========================================================================================
@@ -144,14 +144,14 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
                 f"{path} has {'labels but ' if label else ''}no array 'logits', 'probabilities' or 'predicted'; "
                 f"its arrays are {listed(there)}."
             )
-        wanted = {name for name in (label, score, predicted, "class_names", "class_counts") if name in there}
+        wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
         try:
             arrays = {name: archive[name] for name in wanted}
         except ValueError:
             raise _refused(path) from None
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
-    names = arrays.get("class_names")
+    names, paths = arrays.get("class_names"), arrays.get("paths")
     known = arrays[label or score or predicted]
     return RawPredictions(
         known if label else np.zeros(len(known), dtype=np.int64),
@@ -162,6 +162,7 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         declared=score is not None and score.lower().startswith("prob"),
         own=True,
         labelled=label is not None,
+        paths=None if paths is None else [as_text(entry) for entry in paths.ravel().tolist()],
     )
 
 

@@ -47,6 +47,8 @@ class Predictions:
     """What the reader should know about how they were read, in sentences."""
     labelled: bool = True
     """Whether the true classes are known; if not, ``labels`` are all 0 and mean nothing."""
+    paths: tuple[str, ...] | None = None
+    """N names that lead to the test images, such as their paths; None if unknown."""
 
     @property
     def num_classes(self) -> int:
@@ -73,6 +75,7 @@ class RawPredictions:
     own: bool = False  # the scores may be changed in place
     labelled: bool = True  # False: the labels stand for nothing
     notes: tuple[str, ...] = ()
+    paths: Sequence[str] | None = None
 
 
 def make_predictions(
@@ -127,6 +130,8 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     for what, values in (("predicted classes", predicted), ("rows of scores", scores)):
         if values is not None and len(values) != len(labels):
             raise ValueError(f"there must be as many {what} as labels; got {len(values):,} and {len(labels):,}.")
+    if raw.paths is not None and len(raw.paths) != len(labels):
+        raise ValueError(f"there must be as many paths as labels; got {len(raw.paths):,} and {len(labels):,}.")
     if not len(labels):
         raise ValueError("there is no prediction in it; expected at least one test image.")
     names = None if raw.names is None else tuple(str(entry) for entry in raw.names)
@@ -152,7 +157,8 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     if len(set(names)) < size:  # tables name classes; two of one name could not be told apart
         often = Counter(names)
         names = tuple(f"{entry} ({label})" if often[entry] > 1 else entry for label, entry in enumerate(names))
-    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes, raw.labelled)
+    paths = None if raw.paths is None else tuple(raw.paths)
+    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes, raw.labelled, paths)
 
 
 def _require_known(values: NDArray[Any], what: str, names: tuple[str, ...] | None) -> None:

@@ -28,8 +28,8 @@ class ModelConfig:
     """Which network, and where its weights come from."""
 
     model: str = "small-cnn"
-    """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model. It is none for
-    features:FILE, whose features are used as they are."""
+    """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model; none for
+    features."""
     img_size: int | None = None
     """Input size in pixels. By default that of the transform."""
     patch_size: int | None = None

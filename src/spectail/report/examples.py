@@ -27,6 +27,8 @@ class Example:
     uri: str
     true: int
     predicted: int
+    name: str
+    """What the image is called, such as its path."""
     small: bool
     """The image is smaller than its place on the page, so it is enlarged pixel by pixel."""
 
@@ -100,4 +102,5 @@ def make_example(images: ImageSet, at: int, true: int, predicted: int) -> Exampl
     file = io.BytesIO()
     image.save(file, format="PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    return Example(uri, true, predicted, small)
+    name = test.name_of(at).encode("utf-8", "backslashreplace").decode()  # file names may be anything
+    return Example(uri, true, predicted, name, small)

@@ -102,7 +102,7 @@ class RunRecord:
         if self.loaded is not None:
             return self.loaded
         config = self.config.data
-        if not config.skip_broken:  # which images count is then known without reading them
+        if not self.manifest.checks.get("broken"):  # which images count is then known without reading them
             config = dataclasses.replace(config, check="none", in_memory="no")
         data = load(config)
         self.manifest.require_same(data.manifest, f"the run in {self.folder}")
@@ -141,6 +141,8 @@ def ended_run(config: TrainConfig, results: RunResults) -> RunRecord:
         class_names=arrays["class_names"].tolist(),
         class_counts=arrays["class_counts"],
     )
+    if "paths" in arrays:
+        predicted = dataclasses.replace(predicted, paths=tuple(arrays["paths"].tolist()))
     curves = [json.loads(line) for line in folder.lines()]
     return RunRecord(config.output, config, results, data.manifest, curves, predicted, data)
 

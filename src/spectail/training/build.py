@@ -101,6 +101,8 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     data = load_data(config, reporter) if data is None else data
     found = f"{len(data.train):,} training {data.train.unit} of {len(data.counts):,} classes"
     reporter.start(f"{data.manifest.dataset}: {found}, identity {data.manifest.identity}")
+    for line in data.manifest.left_out():
+        reporter.start(line)
     torch.manual_seed(config.seed)
     method = make_method(config, data.counts)
     if config.probe and method.needs_images:

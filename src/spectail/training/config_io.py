@@ -15,6 +15,9 @@ from .._utils.names import nearest
 from ..methods.registry import find_method
 from .config import LONGER, PRESETS, TrainConfig
 
+FORMER = {"data.skip_broken"}
+"""Settings of earlier versions that are passed over: broken images are now left out unless data.strict is set, and a
+run that had ended without leaving any out had met none."""
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 
 
@@ -93,6 +96,8 @@ def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
     hints = typing.get_type_hints(type(base))
     changes: dict[str, Any] = {}
     for name, value in content.items():
+        if f"{path}{name}" in FORMER:
+            continue
         if not isinstance(name, str) or name not in known:
             raise ValueError(f"unknown setting '{path}{name}'; {nearest(name, known)}")
         current = getattr(base, name)

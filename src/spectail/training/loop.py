@@ -294,6 +294,9 @@ class Trainer:
             "class_names": np.array(manifest.classes),
             "class_counts": np.array(manifest.splits["train"].counts),
         }
+        names = self.pieces.data.test.sample_names()
+        if names is not None:
+            results.predictions["paths"] = np.array(names)
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
             self.folder.save_predictions(results.predictions)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from ..data.catalog import find
+from ..data.paths import full_name
 from ..models.build import NO_MODEL, ModelConfig
 from .config import TrainConfig
 
 
 def settled(config: TrainConfig) -> TrainConfig:
     """The configuration as the run will use it; settings that mean nothing for its data are refused."""
+    config = replace(config, data=replace(config.data, dataset=full_name(config.data.dataset)))
     entry = find(config.data.dataset)
     if entry.has_features:
         return _on_features(config)

@@ -27,24 +27,39 @@ def open_source(config: DataConfig) -> Source:
     if "train" not in splits:
         if splits and len(splits) == len(folders):
             raise MissingData(f"{root} has {' and '.join(sorted(splits))} but no train folder.")
-        return Source(read_folder(root))  # class folders only: the test set is held out
-    train = read_folder(splits["train"])
-    others = {split: read_folder(folder, train.names) for split, folder in splits.items() if split != "train"}
+        train = read_folder(root, strict=config.strict)
+        return Source(train, left_out=_empty(root, train.names))  # class folders only: the test set is held out
+    train = read_folder(splits["train"], strict=config.strict)
+    others = {
+        split: read_folder(folder, train.names, strict=config.strict)
+        for split, folder in splits.items()
+        if split != "train"
+    }
     stray = [name for name, folder in folders.items() if folder not in splits.values()]
     notes = [f"folders beside train are not read: {', '.join(stray[:3])}"] if stray else []
     if "test" not in others and "val" in others:
         others["test"] = others.pop("val")
         notes.append(f"the folder {splits['val'].name} is used as test set: there is no test folder")
-    return Source(train, others.get("test"), others.get("val"), notes=tuple(notes))
+    left_out = _empty(splits["train"], train.names)
+    return Source(train, others.get("test"), others.get("val"), notes=tuple(notes), left_out=left_out)
 
 
-def read_folder(root: Path, classes: tuple[str, ...] | None = None) -> ImageSet:
-    """Images in class folders, files of a class sorted as text. ``classes`` fixes the labels, as for a test folder."""
-    found = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not found:
+def read_folder(root: Path, classes: tuple[str, ...] | None = None, *, strict: bool = True) -> ImageSet:
+    """Images in class folders, files of a class sorted as text. ``classes`` fixes the labels, as for a test folder.
+
+    A class folder without an image is refused if ``strict``, and passed over if not.
+    """
+    files = {name: images_below(root / name) for name in _class_folders(root)}
+    if not files:
         raise ValueError(f"{root} has no class folder; expected one folder per class with images in it.")
-    names = class_order(found) if classes is None else classes
-    extra = [name for name in found if name not in names and images_below(root / name)]
+    empty = [name for name, images in files.items() if not images and (classes is None or name in classes)]
+    if empty and (strict or len(empty) == len(files)):
+        raise ValueError(
+            f"class folder {root / empty[0]} has no image ({', '.join(sorted(EXTENSIONS))}). "
+            "Add images or remove the folder."
+        )
+    names = class_order([name for name in files if files[name]]) if classes is None else classes
+    extra = [name for name, images in files.items() if name not in names and images]
     if extra:
         raise ValueError(
             f"class {extra[0]!r} is in {root} and not in the training folder"
@@ -52,15 +67,19 @@ def read_folder(root: Path, classes: tuple[str, ...] | None = None) -> ImageSet:
         )
     paths, labels = [], []
     for label, name in enumerate(names):
-        files = images_below(root / name)
-        if not files and name in found:
-            raise ValueError(
-                f"class folder {root / name} has no image ({', '.join(sorted(EXTENSIONS))}). "
-                "Add images or remove the folder."
-            )
-        paths += [f"{name}/{file}" for file in files]
-        labels.append(np.full(len(files), label))
+        images = files.get(name, [])
+        paths += [f"{name}/{file}" for file in images]
+        labels.append(np.full(len(images), label))
     return ImageSet(FileImages(root, Texts.pack(paths)), np.concatenate(labels), names)
+
+
+def _class_folders(root: Path) -> list[str]:
+    return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _empty(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What to say of class folders that gave no class."""
+    return tuple(f"class {name!r}: its folder has no image" for name in _class_folders(root) if name not in names)
 
 
 def class_order(names: list[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ..image_set import ImageSet
 from ..images import FileImages, Texts
 from .source import Source, as_class_ids
 
-HEADER = {b"label", b"labels", b"class", b"class_id", b"target", b"category", b"y"}
+HEADER = {b"label", b"labels", b"class", b"class_id", b"class_name", b"target", b"category", b"y"}
 TEST_NAMES = ("test", "val", "valid", "validation")
 
 

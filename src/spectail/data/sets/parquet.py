@@ -111,6 +111,10 @@ class ParquetImages(EncodedImages):
         first = next(start for start, (owner, _) in zip(self.starts, self.groups, strict=False) if owner == path)
         return f"{path.name} row {row - first}"
 
+    @property
+    def named(self) -> bool:
+        return True
+
     def take(self, indices: NDArray[np.int64]) -> ParquetImages:
         return ParquetImages(self.paths, self.leaf, self.rows[indices])
 

@@ -29,6 +29,8 @@ class Source:
     """SHA-256 of the files that define the set, where that is cheap."""
     notes: tuple[str, ...] = ()
     """What a reader of the results should know about where the splits came from."""
+    left_out: tuple[str, ...] = ()
+    """Classes that are not used, and why."""
     drawn: bool = False
     """The images themselves follow from the seed."""
 
