@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..counts import ClassCounts
 from ..data.batch import Batch
 from ..data.samplers import DeferredSampler, LongTailSampler
-from ..methods.base import Method, Stage, Step, Stream
+from ..methods.base import Method, Step, Stream
 from ..methods.registry import find_method
 from ..models.classifier import Classifier
 from .build import head_kind, make_method
@@ -45,7 +45,8 @@ class Head:
     def loss(self, features: Tensor, labels: Tensor) -> float:
         """The method's own loss, without CAR."""
         self.model.eval()
-        return float(self.method.criterion(self.model(features), labels))
+        batch = Batch(features, labels, torch.arange(len(labels)))
+        return float(self.method.loss(self.model, {"main": batch}, Step(self.method.stages()[0])).loss)
 
 
 def trains_on_arrays(name: str) -> bool:
@@ -135,10 +136,12 @@ def find_length(
     held: tuple[Tensor, NDArray[np.int64]],
     *,
     ladder: Sequence[int] = LADDER,
+    fall: float = FALL,
 ) -> Length:
     """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
 
-    ``held`` are features and labels that are not trained on.
+    ``held`` are features and labels that are not trained on; ``fall`` is the share of the loss by which twice the
+    length must lower it.
     """
     losses: dict[int, float] = {}
     best: Head | None = None
@@ -146,7 +149,7 @@ def find_length(
         head = train_head(features, labels, names, config, steps)
         losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
         known = list(losses.values())
-        if best is not None and not known[-1] < known[-2] * (1 - FALL):
+        if best is not None and not known[-1] < known[-2] * (1 - fall):
             return Length(best, list(losses)[-2], losses, True)
         best = head
     assert best is not None
