@@ -18,7 +18,7 @@ SOURCE = Path(spectail.__file__).parent
 CORE_MODULES = {"_core", "counts", "targets", "functional", "spectral", "car", "car_loss", "car_reference"}
 ROOMS = (
     *("_utils", "core", "losses", "metrics", "theory", "data", "diagnosis", "models", "augment", "methods"),
-    *("training", "testing", "report", "integrations", "experiments", "fit", "cli"),
+    *("training", "testing", "report", "integrations", "experiments", "fit", "sklearn", "cli"),
 )
 DOORS = {"__init__", "__main__"}  # of the house; they open every room
 LIGHT = ("core", "losses", "metrics")  # rooms that need torch and numpy only
@@ -132,7 +132,7 @@ def test_the_core_and_the_losses_need_torch_and_numpy_only():
 
 def test_the_root_holds_what_users_import_only():
     wanted = {"__init__", "__main__", "counts", "targets", "functional", "spectral", "car", "car_loss"}
-    assert {path.stem for path in SOURCE.glob("*.py")} == wanted | {"car_reference", "metrics"}
+    assert {path.stem for path in SOURCE.glob("*.py")} == wanted | {"car_reference", "metrics", "sklearn"}
 
 
 def test_methods_need_no_data_but_for_the_views_of_one():

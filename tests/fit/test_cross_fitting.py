@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spectail.counts import ClassCounts
-from spectail.fit.candidates import LOSSES, SHIFTS, Candidate, Training, baseline, shifted, trainings
+from spectail.fit.candidates import LOSSES, SHIFTS, Candidate, Training, shifted, trainings
 from spectail.fit.choice import choose_candidate
 from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Table, cross_fit, prepared
 from spectail.fit.folds import ALWAYS_TRAINED, make_folds
@@ -19,6 +19,10 @@ from spectail.training.length import find_length
 
 NAMES = ("cat", "dog", "owl", "elk")
 SHORT = (10, 20)
+
+
+def baseline():
+    return trainings(6)[0]
 
 
 def mixture(sizes=(60, 30, 8, 1), width=6, seed=0, apart=2.0):
@@ -85,7 +89,7 @@ def test_the_first_look_keeps_the_best_third_and_cross_entropy():
     result = result_of(table, 4)
     seen = []
     cross_fit(
-        result, {"": table}, trainings()[:6], TrainConfig(), Goal(), ladder=SHORT, done=lambda *at: seen.append(at)
+        result, {"": table}, trainings(6)[:6], TrainConfig(), Goal(), ladder=SHORT, done=lambda *at: seen.append(at)
     )
     whole = {one.training.title for one in result.whole()}
     assert baseline().title in whole
@@ -96,7 +100,7 @@ def test_the_first_look_keeps_the_best_third_and_cross_entropy():
 def test_a_deadline_ends_it_and_says_so():
     table = mixture()
     result = result_of(table, 4)
-    cross_fit(result, {"": table}, trainings()[:3], TrainConfig(), Goal(), ladder=SHORT, deadline=time.monotonic() - 1)
+    cross_fit(result, {"": table}, trainings(6)[:3], TrainConfig(), Goal(), ladder=SHORT, deadline=time.monotonic() - 1)
     assert result.out_of_time
     assert result.whole() == []
     with pytest.raises(ValueError, match="no candidate has predicted all images"):
@@ -171,7 +175,7 @@ def test_a_floor_is_kept_or_the_nearest_taken():
 def test_simplicity_counts_a_shift_as_knowing_the_counts():
     plain = baseline()
     assert [Candidate(plain, shift).simplicity for shift in (0.0, 0.5)] == [0, 1]
-    balanced = next(one for one in trainings() if one.method == "balanced-softmax")
+    balanced = next(one for one in trainings(6) if one.method == "balanced-softmax")
     assert [Candidate(balanced, shift).simplicity for shift in (0.0, 0.5)] == [1, 1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
+from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
 
@@ -74,23 +76,28 @@ LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
 )
 """Name, method, simplicity, settings."""
 
-HEADS = (("standard", 1e-3, 0.0), ("standard", 1e-3, 1.0), ("projected", 3e-3, 0.0), ("projected", 3e-3, 1.0))
-"""Features, learning rate and weight decay. On frozen features these matter more than the loss."""
+HEADS = (("standard", 0.0), ("standard", 1.0), ("projected", 0.0), ("projected", 1.0))
+"""Features and weight decay. On frozen features these matter more than the loss."""
+RATE = 0.15
+"""Learning rate for one column: a step of AdamW moves a logit by the more, the more columns there are."""
 
 
-def trainings(methods: Sequence[str] | None = None) -> list[Training]:
-    """All trainings, or those of some methods; cross entropy, which the choice is compared with, is always there."""
+def rate_for(features: str, width: int) -> float:
+    """The learning rate of a head on features of so many columns."""
+    return float(RATE / math.sqrt(FeatureTransform(features, width).out_width))
+
+
+def trainings(width: int, methods: Sequence[str] | None = None) -> list[Training]:
+    """All trainings on features of so many columns, or those of some methods.
+
+    Cross entropy, which the choice is compared with, is always there, and first.
+    """
     wanted = [loss for loss in LOSSES if methods is None or loss[1] in (*methods, "ce")]
     return [
-        Training(name, features, lr, decay, method, simplicity, settings)
+        Training(name, features, rate_for(features, width), decay, method, simplicity, settings)
         for name, method, simplicity, settings in wanted
-        for features, lr, decay in HEADS
+        for features, decay in HEADS
     ]
-
-
-def baseline() -> Training:
-    """What one would have done without thinking of rare classes."""
-    return trainings([])[0]
 
 
 def shifted(logits: NDArray[np.floating[Any]], shift: float, counts: ClassCounts) -> NDArray[np.floating[Any]]:

@@ -24,7 +24,7 @@ from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
 from .backbone import USUAL, choose_backbone
-from .candidates import Training, baseline, trainings
+from .candidates import Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
 from .folds import ALWAYS_TRAINED, make_folds
@@ -88,12 +88,17 @@ def fit(
         found = networks.train_networks(config, networks.METHODS, folder, reporter, engine, asked.epochs)
         result, tables, converged = found.result, found.tables, found.converged
         images = found.images
-        wanted = [replace(one, backbone=name) for name in tables for one in trainings(asked.methods)]
+        wanted = [
+            replace(one, backbone=name)
+            for name, one_table in tables.items()
+            for one in trainings(one_table.features.shape[1], asked.methods)
+        ]
         plain = result.fitted[next(iter(result.fitted))].training
     else:
         table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
-        tables, wanted, plain = {"": table}, trainings(asked.methods), baseline()
+        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods)
+        plain = wanted[0]
         notes += _alone(result)
     cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
     if not result.whole():

@@ -24,7 +24,9 @@ def class_weights(labels: NDArray[Any], num_classes: int, *, alike: bool) -> Flo
 def fit_temperature(logits: NDArray[Any], labels: NDArray[Any], weights: Floats) -> float:
     """The temperature in [0.05, 20] with the lowest weighted negative log likelihood.
 
-    It is convex in 1 / temperature: Newton's steps, and halving where one would leave the bracket.
+    One image that may be of any class is added, as Platt (1999) does: otherwise a few images that are all right would
+    say that the classifier is always right. The likelihood is convex in 1 / temperature: Newton's steps, and halving
+    where one would leave the bracket.
     """
     low, high = 1 / HIGHEST, 1 / LOWEST
     inverse = 1.0
@@ -53,6 +55,7 @@ def _derivatives(logits: NDArray[Any], labels: NDArray[Any], weights: Floats, in
         shares /= shares.sum(1, keepdims=True)
         mean = (shares * block).sum(1)
         own = np.take_along_axis(block, labels[part][:, None], 1)[:, 0]
+        own = (len(labels) * own + block.mean(1)) / (len(labels) + 1)
         slope += float(weights[part] @ (mean - own))
         curvature += float(weights[part] @ ((shares * block**2).sum(1) - mean**2))
     return slope, curvature

@@ -102,5 +102,5 @@ def make_example(images: ImageSet, at: int, true: int, predicted: int) -> Exampl
     file = io.BytesIO()
     image.save(file, format="PNG", optimize=True)
     uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-    name = test.name_of(at).encode("utf-8", "backslashreplace").decode()  # file names may be anything
+    name = images.name_of(at).encode("utf-8", "backslashreplace").decode()  # file names may be anything
     return Example(uri, true, predicted, name, small)

@@ -1,0 +1,171 @@
+"""Heads on features in memory: the same as an ordinary run, whatever the method, and a length that is long enough."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from training.runs import settings
+
+from spectail.methods.registry import METHODS
+from spectail.training import length as heads
+from spectail.training.build import make_pieces
+from spectail.training.config_io import from_dict
+from spectail.training.heads import train_head, trains_on_arrays
+from spectail.training.length import find_length
+from spectail.training.loop import train
+from spectail.training.reporter import Reporter
+
+ON_ARRAYS = [name for name in METHODS if trains_on_arrays(name)]
+
+
+def rows(counts, width=6, seed=0, gap=1.0):
+    random = np.random.default_rng(seed)
+    means = random.normal(size=(len(counts), width)) * gap
+    labels = np.repeat(np.arange(len(counts)), counts)
+    features = means[labels] + random.normal(size=(len(labels), width))
+    return torch.from_numpy(features.astype(np.float32)), labels
+
+
+def names_of(number):
+    return [str(label) for label in range(number)]
+
+
+def config_of(method="ce", batch=16, lr=0.02, decay=0.0, **more):
+    optim = {"batch_size": batch, "lr": lr, "weight_decay": decay}
+    return from_dict({"method": method, "device": "cpu", "optim": optim, **more})
+
+
+@pytest.mark.parametrize("method", ["ce", "car-balanced", "ldam-drw"])
+def test_a_head_is_that_of_an_ordinary_run(tmp_path, method):
+    config = settings(tmp_path / "run", probe=True, method=method, optim__epochs=3)
+    train(config)
+    saved = np.load(tmp_path / "run" / "predictions.npz", allow_pickle=False)
+    splits = make_pieces(config, Reporter()).splits
+    labels = np.asarray(splits["train"].labels, dtype=np.int64)
+    head = train_head(torch.as_tensor(splits["train"].features), labels, names_of(6), config, steps=15)
+    assert head.steps == 15
+    found = head.logits(torch.as_tensor(splits["test"].features)).numpy()
+    np.testing.assert_allclose(found, saved["logits"], atol=2e-3, rtol=1e-3)
+    start = train_head(torch.as_tensor(splits["train"].features), labels, names_of(6), config, steps=5)
+    other = start.logits(torch.as_tensor(splits["test"].features)).numpy()
+    assert np.abs(other - saved["logits"]).max() > 0.02  # so close they are not by chance
+
+
+@pytest.mark.parametrize("method", ON_ARRAYS)
+def test_every_method_of_one_loss_learns(method):
+    features, labels = rows([60, 20, 8, 2], gap=3.0)
+    head = train_head(features, labels, names_of(4), config_of(method), 180)
+    found = head.logits(features).argmax(1).numpy()
+    assert head.logits(features[:0]).shape == (0, 4)
+    assert np.mean([np.mean(found[labels == label] == label) for label in range(3)]) > 0.8
+    assert np.isfinite(head.loss(features, torch.from_numpy(labels)))
+
+
+def test_methods_with_stages_or_images_do_not_train_on_arrays():
+    assert not {"bbn", "balms", "crt", "cmo", "concutmix"} & {*ON_ARRAYS}
+    assert {"ce", "balanced-softmax", "ldam-drw", "car", "car-balanced"} <= {*ON_ARRAYS}
+
+
+def test_the_loss_is_the_methods_own():
+    features, labels = rows([40, 10, 3])
+    known = torch.from_numpy(labels)
+    plain = train_head(features, labels, names_of(3), config_of("ce"), 20)
+    assert plain.loss(features, known) == pytest.approx(float(F.cross_entropy(plain.logits(features), known)), rel=1e-5)
+    margins = train_head(features, labels, names_of(3), config_of("ldam-drw", options={"defer": "none"}), 20)
+    cosines = margins.logits(features) / 30
+    wanted = margins.method.criterion(cosines, known)
+    assert margins.loss(features, known) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_a_long_training_finds_the_minimum_of_a_convex_loss():
+    features, labels = rows([40, 30, 30])
+    known, weights = torch.from_numpy(labels), torch.zeros(3, 7, requires_grad=True)
+    best = torch.optim.LBFGS([weights], max_iter=500, line_search_fn="strong_wolfe")
+
+    def cost():
+        best.zero_grad()
+        value = F.cross_entropy(features @ weights[:, 1:].T + weights[:, 0], known)
+        value.backward()
+        return value
+
+    best.step(cost)
+    head = train_head(features, labels, names_of(3), config_of(batch=100), 2_000)
+    assert head.loss(features, known) == pytest.approx(cost().item(), rel=2e-3)
+
+
+def test_a_class_without_rows_is_never_predicted():
+    features, labels = rows([30, 10])
+    head = train_head(features, labels, names_of(3), config_of(), 100)
+    logits = head.logits(features)
+    assert logits.shape == (40, 3)
+    assert not (logits.argmax(1) == 2).any()
+
+
+def test_class_balanced_sampling_lifts_the_rare_class():
+    features, labels = rows([300, 6], gap=0.6, seed=1)
+    resampled = {"options": {"defer": "resample", "defer_at": 0.0}}
+    plain, lifted = (
+        train_head(features, labels, names_of(2), config_of(lr=0.05, batch=32, **more), 400) for more in ({}, resampled)
+    )
+    shares = [float((head.logits(features).argmax(1) == 1).float().mean()) for head in (plain, lifted)]
+    assert shares[1] > shares[0] + 0.1
+
+
+def test_the_seed_says_everything_and_the_callers_numbers_stay():
+    features, labels = rows([30, 10])
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    first = train_head(features, labels, names_of(2), config_of(), 30).logits(features)
+    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(first, train_head(features, labels, names_of(2), config_of(), 30).logits(features))
+    assert not torch.equal(first, train_head(features, labels, names_of(2), config_of(seed=1), 30).logits(features))
+
+
+def losses_by_length(monkeypatch, losses):
+    """Stand-ins whose held-out loss is given; the lengths that were asked for."""
+    asked = []
+
+    class Stub:
+        def __init__(self, steps):
+            self.steps = steps
+
+        def loss(self, features, labels):
+            return losses[self.steps]
+
+    def trained(features, labels, names, config, steps):
+        asked.append(steps)
+        return Stub(steps)
+
+    monkeypatch.setattr(heads, "train_head", trained)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps", "converged"),
+    [
+        ([1.0, 0.8, 0.793, 0.1], 20, True),  # it stops where twice as long is no better
+        ([1.0, 1.1, 0.5, 0.1], 10, True),
+        ([1.0, 0.8, 0.7, 0.6], 80, False),  # the ladder ends
+        ([1.0, 0.02, 0.016, 0.0], 20, True),  # a fifth less, but of next to nothing
+        ([1.0, float("nan"), 0.7, 0.6], 10, True),
+    ],
+)
+def test_the_ladder_stops_where_twice_as_long_is_no_better(monkeypatch, losses, steps, converged):
+    ladder = (10, 20, 40, 80)
+    asked = losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
+    features, labels = rows([3, 3])
+    found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=ladder)
+    assert (found.steps, found.converged, found.head.steps) == (steps, converged, steps)
+    tried = ladder[: ladder.index(steps) + (2 if converged else 1)]
+    assert tuple(asked) == tuple(found.losses) == tried
+
+
+def test_the_length_of_real_trainings():
+    features, labels = rows([60, 30, 10])
+    unseen = rows([30, 30, 30], seed=0)
+    found = find_length(features, labels, names_of(3), config_of(), unseen, ladder=(10, 40, 160, 640, 2560))
+    assert found.converged
+    assert 10 < found.steps < 2560
+    assert found.losses[found.steps] == min(found.losses.values())
+    assert found.head.loss(unseen[0], torch.from_numpy(unseen[1])) == pytest.approx(found.losses[found.steps])
