@@ -8,6 +8,8 @@ been filled. The figures of interest are ratios: machines are noisy, and noise h
 
 The variable is for numpy, which has threads of its own.
 
+CAR is timed by itself, and so is ``CARLoss``, which is cross entropy and CAR together: one softmax serves both there.
+
 There are two streams of simulated logits (``stream.py``), because the cost depends on the data. Calls of torch are
 counted beside the times: with few classes they are the cost. ``fixed`` is the path of an accelerator, here on a CPU:
 its calls and its accuracy are of interest, its time says nothing about a GPU.
@@ -33,7 +35,7 @@ from svd_version import SVDVersion
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spectail import CAR
+from spectail import CAR, CARLoss
 from spectail import functional as SF
 
 MAKERS = {
@@ -42,12 +44,15 @@ MAKERS = {
     "batch, fixed": partial(CAR, solver="fixed"),
     "class, fixed": partial(CAR.classwise, solver="fixed"),
 }
+LOSSES = {"batch, loss": CARLoss, "class, loss": CARLoss.classwise}  # cross entropy + CAR, as most people use it
 SURROGATE = {"batch": {}, "class": {"gamma": 2.0, "competitors": "non-target"}}
 LABELS = {
     "batch": "CAR, batch EMA",
     "class": "CAR, class EMA",
     "batch, fixed": "the same, fixed path",
     "class, fixed": "the same, fixed path",
+    "batch, loss": "CARLoss, batch EMA",
+    "class, loss": "CARLoss, class EMA",
     "svd": "plain SVD version",
 }
 
@@ -147,7 +152,7 @@ def measure(
     make_counts, draw = STREAMS[stream]
     counts = make_counts(num_classes)
     methods: dict[str, Any] = {"cross entropy": F.cross_entropy}
-    methods |= {name: MAKERS[name](counts) for name in names}
+    methods |= {name: (MAKERS | LOSSES)[name](counts) for name in names}
     svd = SVDVersion(counts)
     times: dict[str, list[float]] = {name: [] for name in (*methods, "svd")}
     iterations: dict[str, list[int]] = {name: [] for name in names}
@@ -157,7 +162,7 @@ def measure(
             if step >= fill:
                 times[name].append(ms)
                 if name in iterations:
-                    iterations[name].append(method.last.iterations)
+                    iterations[name].append(getattr(method, "car", method).last.iterations)
         if fill <= step < fill + svd_steps:
             times["svd"].append(timed(svd, logits, labels)[0])
     base = times["cross entropy"]
@@ -295,6 +300,8 @@ def main() -> None:
             # the fixed path is measured apart: its reading of the whole matrix would empty the caches of the others
             entry = measure(size, options.batch, options.fill, options.steps, svd_steps, stream)
             apart = measure(size, options.batch, 40, 20, 0, stream, names[2:]) if names[2:] else None
+            losses = measure(size, options.batch, options.fill, options.steps, 0, stream, tuple(LOSSES))
+            entry["methods"] |= {name: losses["methods"][name] for name in LOSSES}
             if apart is not None:
                 entry["methods"] |= {name: apart["methods"][name] for name in names[2:]}
             checked = (400, options.checks) if size <= 2000 else (30, 3)  # exact triplets are slow to get at this size
