@@ -98,9 +98,8 @@ def test_tables_and_probabilities_and_no_labels(files, capsys):
     written = json.loads((folder / "new-adjusted.json").read_text())
     found = loaded(folder / "new-adjusted.npz")
     assert "labels" not in found
-    expected = (np.log(np.maximum(shares.round(6), np.finfo(np.float32).tiny)) + written["offsets"]) / written[
-        "temperature"
-    ]
+    logs = np.log(np.maximum(shares.round(6), np.finfo(np.float32).tiny))
+    expected = (logs + written["offsets"]) / written["temperature"]
     np.testing.assert_allclose(found["logits"], expected, rtol=1e-3, atol=1e-3)
     assert written["class_names"] == NAMES.tolist()
 

@@ -537,3 +537,26 @@ def test_files_that_cannot_be_read(case, files):
         read_predictions(path, **options)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None  # said in words, not passed on
+
+
+def test_scores_without_labels_where_none_are_needed(tmp_path):
+    scores = np.array([[2.0, 1.0, -1.0], [0.0, 3.0, 1.0]])
+    np.savez(tmp_path / "a.npz", logits=scores)
+    (tmp_path / "b.csv").write_text("file,logit_0,logit_1,logit_2\nx,2,1,-1\ny,0,3,1\n")
+    (tmp_path / "c.csv").write_text("predicted\n0\n1\n")
+    for name in ("a.npz", "b.csv"):
+        found = read_predictions(tmp_path / name, need_labels=False)
+        assert not found.labelled
+        np.testing.assert_array_equal(found.logits, scores)
+        assert found.labels.tolist() == [0, 0]
+        with pytest.raises(ValueError, match="labels"):
+            read_predictions(tmp_path / name)
+    assert read_predictions(tmp_path / "c.csv", need_labels=False).predicted.tolist() == [0, 1]
+    np.savez(tmp_path / "d.npz", logits=scores, labels=[0, 1])
+    assert read_predictions(tmp_path / "d.npz", need_labels=False).labelled
+    (tmp_path / "e.csv").write_text("file\nx\n")
+    with pytest.raises(ValueError, match="has neither a column such as 'predicted'"):
+        read_predictions(tmp_path / "e.csv", need_labels=False)
+    np.savez(tmp_path / "f.npz", other=scores)
+    with pytest.raises(ValueError, match="has no array 'logits'"):
+        read_predictions(tmp_path / "f.npz", need_labels=False)

@@ -115,14 +115,12 @@ def bootstrap_scores(
         draws: how often images are drawn.
         seed: of the draws.
     """
-    counts, labels = as_counts(class_counts, on_empty="ignore"), np.asarray(labels)
-    name = _figure(goal)
+    counts, labels, name = as_counts(class_counts, on_empty="ignore"), np.asarray(labels), _figure(goal)
     totals = np.bincount(labels, minlength=len(counts))
     order = np.argsort(labels, kind="stable")
     right = np.ascontiguousarray(np.asarray(correct, dtype=np.float32)[:, order])
     ends = np.cumsum(totals)
-    single, several = np.flatnonzero(totals == 1), np.flatnonzero(totals > 1)
-    random = np.random.default_rng(seed)
+    single, several, random = np.flatnonzero(totals == 1), np.flatnonzero(totals > 1), np.random.default_rng(seed)
     at_once = max(1, min(draws, BLOCK // max(len(right) * len(counts), 1)))
     scores = np.empty((draws, len(right)))
     for start in range(0, draws, at_once):
@@ -166,12 +164,10 @@ def choose(
         short = np.maximum(short, floor - (kept or {})[name])
     allowed = np.flatnonzero(short <= 1e-9)
     if not len(allowed):
-        nearest = min(range(len(scores)), key=lambda one: (round(float(short[one]), 9), -scores[one], rank[one]))
-        reached = " and ".join(
-            f"{name} {(kept or {})[name][nearest]:.1f} % of {floor:g} %" for name, floor in goal.keep
-        )
-        note = f"No candidate keeps the floor: the nearest reaches {reached}, and it was taken."
-        return Choice(nearest, nearest, 0.0, (nearest,), False, note)
+        closest = min(range(len(scores)), key=lambda one: (round(float(short[one]), 9), -scores[one], rank[one]))
+        reached = [f"{name} {(kept or {})[name][closest]:.1f} % of {floor:g} %" for name, floor in goal.keep]
+        note = f"No candidate keeps the floor: the nearest reaches {' and '.join(reached)}, and it was taken."
+        return Choice(closest, closest, 0.0, (closest,), False, note)
     best = int(allowed[np.lexsort((rank[allowed], -scores[allowed]))[0]])
     errors = np.std(draws - draws[:, [best]], axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(scores))
     within = allowed[scores[best] - scores[allowed] <= errors[allowed] + 1e-9]
@@ -179,9 +175,8 @@ def choose(
     if index == best:
         note = "It has the highest score, and nothing simpler comes within one standard error of it."
     else:
-        gap = scores[best] - scores[index]
-        sure = f"within one standard error ({errors[index]:.1f})"
-        note = f"It is simpler than the best and {gap:.1f} points below it, {sure}."
+        below = f"{scores[best] - scores[index]:.1f} points below it"
+        note = f"It is simpler than the best and {below}, within one standard error ({errors[index]:.1f})."
     return Choice(index, best, float(errors[index]), tuple(within.tolist()), True, note)
 
 
