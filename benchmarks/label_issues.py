@@ -153,7 +153,12 @@ def main() -> None:
         rows = [measure(features, labels, how, seed) for seed in range(arguments.seeds)
                 for how in ("none", "any class", "by size")]  # fmt: skip
         reached = [row["precision_first_50"] >= TARGET for row in rows if row["flipped"] and row["listed"]]
-        results[name] = {"images": len(labels), "classes": int(labels.max()) + 1, "reached": all(reached), "runs": rows}
+        results[name] = {
+            "images": len(labels),
+            "classes": int(labels.max()) + 1,
+            "reached": all(reached) if reached else None,
+            "runs": rows,
+        }
         for row in rows:
             print(name, json.dumps(row), flush=True)
     arguments.output.write_text(json.dumps(results, indent=1) + "\n")

@@ -13,6 +13,7 @@ from browser.browser_fixtures import browser  # noqa: F401 - a fixture
 from training.runs import FLAGS
 
 from spectail.cli.main import main
+from spectail.diagnosis.advice import Advice, ClassPair, Duplicate, LabelIssue, MoreImages
 from spectail.diagnosis.analysis import analyse
 from spectail.diagnosis.comparison import compare
 from spectail.diagnosis.prediction_files import read_predictions
@@ -38,6 +39,19 @@ def random_predictions(size=60, images=3000, seed=0, name="model"):
     )
 
 
+def hostile_advice():
+    """Advice of every kind under hostile names, the longest of them too."""
+    return Advice(
+        100,
+        tuple(LabelIssue(place, name, name, name, 0.9) for place, name in enumerate(NASTY)),
+        tuple(ClassPair(name, name, 31, 120, 18.9, 34.3, 2.0) for name in NASTY),
+        tuple(MoreImages(name, 5, 40.0, 13.0, 9.0, 17.0) for name in NASTY),
+        tuple(Duplicate("two splits", (name, name), (1, 2), (name, None), ("train", name)) for name in NASTY),
+        4.5,
+        NASTY,
+    )
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Reports of one classifier, of two, of four, of seeds, of a real run under hostile names, of many classes."""
@@ -54,6 +68,7 @@ def pages(tmp_path_factory):
         config.write_text(re.sub(r"(?m)^seed: \d+", f"seed: {seed}", config.read_text()))
     seeds = [str(folder / f"seed{seed}") for seed in (0, 1, 2)]
     assert main(["report", *seeds, "--output", str(folder / "seeds.html")]) == 0
+    hostile_advice().save(folder / "run")
     predictions = replace(read_predictions(folder / "run", name="<u>run</u>"), class_names=NASTY)
     write_report([analyse(predictions)], folder / "nasty.html", runs=[read_run(folder / "run")])
     many = np.arange(2100).repeat(2)

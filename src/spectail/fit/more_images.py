@@ -36,8 +36,8 @@ def find_more_images(
     to collect.
 
     What this cannot know: whether rare classes are also harder to recognise. If so, part of the slope is theirs and the
-    gain is too high. On CIFAR-100-LT features with half of the images, it promised 6.1 points on the mean of 84
-    classes, and the other half brought 3.6 (standard error 1.4; every class was doubled, one split): read it as an order.
+    gain is too high. On half of the images of CIFAR-100-LT (features) it promised 6.1 points on the mean of 84 classes;
+    the other half brought 3.6 (standard error 1.4; all classes were doubled, one split). Read it as an order.
 
     Args:
         hits: (K,) images recognised out of fold, all classes being equally likely beforehand. Otherwise frequent
