@@ -31,7 +31,7 @@ class Training:
     decay: float
     method: str
     simplicity: int
-    """0 for plain cross entropy; the higher, the more there is to explain and to go wrong."""
+    """0 for cross entropy and Balanced Softmax; the higher, the more there is to explain and to go wrong."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of the run, nested as in config.yaml."""
     backbone: str = ""
@@ -39,9 +39,8 @@ class Training:
 
     @property
     def title(self) -> str:
-        how = f"weight decay {self.decay:g}" if self.decay else "no weight decay"
-        source = f" of {self.backbone}" if self.backbone else ""
-        return f"{self.name}, {self.features} features{source}, {how}"
+        source = f" {self.backbone}" if self.backbone else ""
+        return f"{self.name}, {self.features}{source}" + (f", decay {self.decay:g}" if self.decay else "")
 
     def config(self, base: TrainConfig) -> TrainConfig:
         """The settings of a run that trains it."""
@@ -58,21 +57,21 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        return self.training.title + (f", logits shifted by {self.shift:+g} log prior" if self.shift else "")
+        return self.training.title + (f", shift {self.shift:+g}" if self.shift else "")
 
     @property
     def simplicity(self) -> int:
-        """A shift makes of cross entropy what Balanced Softmax is: one number that knows the class counts."""
-        return max(self.training.simplicity, 1) if self.shift else self.training.simplicity
+        """A shift is one number, and no reason to prefer a candidate without: the goal says what the prior is worth."""
+        return self.training.simplicity
 
 
 LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("cross entropy", "ce", 0, {}),
-    ("Balanced Softmax", "balanced-softmax", 1, {}),
-    ("class-balanced sampling", "ce", 2, {"options": {"defer": "resample", "defer_at": 0.0}}),
-    ("LDAM-DRW", "ldam-drw", 2, {}),
-    ("CAR, class-wise", "car", 3, {"car": {"preset": "classwise"}}),
-    ("car-balanced", "car-balanced", 3, {}),
+    ("Balanced Softmax", "balanced-softmax", 0, {}),
+    ("class-balanced sampling", "ce", 1, {"options": {"defer": "resample", "defer_at": 0.0}}),
+    ("LDAM-DRW", "ldam-drw", 1, {}),
+    ("CAR, class-wise", "car", 2, {"car": {"preset": "classwise"}}),
+    ("car-balanced", "car-balanced", 2, {}),
 )
 """Name, method, simplicity, settings."""
 

@@ -78,9 +78,9 @@ def fit(
     deadline = began + (FOR_CHOOSING * asked.budget if asked.budget is not None else float("inf"))
     data = load_data(asked.config, reporter)
     check_data(data.counts)
-    config, notes = _with_backbone(asked.config, data)
-    for note in notes:
-        reporter.start(note)
+    config, source = _with_backbone(asked.config, data)
+    reporter.start(source)
+    notes = [source] if not (config.probe or isinstance(data.train, FeatureSet)) else []
     folder = asked.config.output / "networks"
     trained_here = not isinstance(data.train, FeatureSet) and not (config.model.pretrained or config.model.init)
     converged = True
@@ -137,12 +137,13 @@ def check_data(counts: ClassCounts) -> None:
         )
 
 
-def _with_backbone(config: TrainConfig, data: Data) -> tuple[TrainConfig, list[str]]:
+def _with_backbone(config: TrainConfig, data: Data) -> tuple[TrainConfig, str]:
+    """The settings with a network, and where the features come from, in words."""
     if isinstance(data.train, FeatureSet):
-        return config, [f"{data.train.features.shape[1]:,} features for each of {len(data.train):,} rows"]
+        return config, f"{data.train.features.shape[1]:,} features for each of {len(data.train):,} rows"
     pixels = min(data.train.pixels.shape[1:3]) if data.train.pixels is not None else USUAL
     backbone = choose_backbone(config.model, pixels)
-    return replace(config, model=backbone.model, probe=backbone.frozen), [backbone.note]
+    return replace(config, model=backbone.model, probe=backbone.frozen), backbone.note
 
 
 def _table(config: TrainConfig, data: Data, reporter: Reporter) -> Table:

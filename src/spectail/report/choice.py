@@ -17,6 +17,8 @@ FIGURES = {
     "worst": "accuracy on the worst classes",
     "lowest10": "accuracy on the lowest tenth of the classes",
 }
+SHOWN = 15
+"""Points of overall accuracy below the choice that are drawn: nobody would go further."""
 DRAWN = 6
 """Trainings whose lines are drawn: more cannot be told apart."""
 
@@ -55,12 +57,14 @@ def _lines(record: dict[str, Any]) -> list[dict[str, Any]]:
 def trade_off(record: dict[str, Any]) -> Drawing:
     """Every training as a line: its logits shifted by more and more of the log prior."""
     goal = record["goal"] if record["goal"] != "overall" else "balanced"
-    figure, axes = new_figure(height=3.4)
+    figure, axes = new_figure(width=5.6, height=3.6)
     for line, (colour, _, dashes) in zip(_lines(record), SERIES, strict=False):
         axes.plot(line["overall"], line[goal], dashes, color=colour, linewidth=1.6, label=_short(line["title"]))
     chosen, plain = record["chosen"]["figures"], record["cross_entropy"]["figures"]
     axes.plot([plain["overall"]], [plain[goal]], "s", color=MUTED, markersize=6, label="cross entropy as it is")
     axes.plot([chosen["overall"]], [chosen[goal]], "*", color=RED, markersize=13, label="chosen", zorder=5)
+    low = min(plain["overall"], chosen["overall"])
+    axes.set_xlim(max(0.0, low - SHOWN), max(max(line["overall"]) for line in _lines(record)) + 1)
     axes.set_xlabel("overall accuracy on data like these, %")
     axes.set_ylabel(f"{FIGURES[goal]}, %")
     axes.legend(fontsize=7, loc="best")
