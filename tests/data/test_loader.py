@@ -269,6 +269,26 @@ kept.append(kept)
     assert done.returncode == 0, done.stderr
 
 
+def leave_a_loader_open(folder):
+    images = FileImages(folder, Texts.pack(f"{index}.png" for index in range(20)))
+    batches = iter(Loader(ImageSet(images, [0] * 20, ("a",)), PRESETS["cifar"], batch_size=2, workers=1))
+    next(batches)
+    KEPT.append(batches)
+
+
+KEPT = []
+
+
+def test_a_process_of_its_own_ends_with_a_loader_left_open(folder):
+    """Such a process, unlike Python itself, calls nothing of atexit."""
+    process = multiprocessing.get_context("fork").Process(target=leave_a_loader_open, args=(folder,))
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    process.kill()
+    assert code == 0
+
+
 def test_workers_go_home_when_the_garbage_collector_finds_their_loader(folder):
     """It closes the queues of what it collects first, so nobody could tell workers that it has found to go home."""
     images = FileImages(folder, Texts.pack(f"{index}.png" for index in range(20)))

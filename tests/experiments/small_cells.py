@@ -1,5 +1,6 @@
 """Cells that train in a second, as tasks; an engine that carries them out in this process; a method that fails."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -72,3 +73,10 @@ class Slow(Method):
             (HERE / f"trained-{os.getpid()}").write_text(str(step.index))
         time.sleep(0.05)
         return super().loss(model, batches, step)
+
+
+class SaysHowLoadersStart(Method):
+    """Fails with the way in which its process would start others."""
+
+    def loss(self, model, batches, step):
+        raise ValueError(multiprocessing.get_start_method())

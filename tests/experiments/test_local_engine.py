@@ -1,6 +1,7 @@
 """Runs as processes: same results, shares of cores and GPUs, deaths, signals, and no orphans."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -50,6 +51,13 @@ def test_two_at_once_give_the_results_of_one_alone(tmp_path, index):
         folder = Path(driver.outcomes[task.name].folder)
         for name in ("predictions.npz", "model.safetensors"):
             assert (folder / name).read_bytes() == (alone / name).read_bytes()
+
+
+def test_loaders_of_a_run_start_as_those_of_one_alone(tmp_path, index, importable):
+    """The way that runs themselves are started would import everything again for each of them."""
+    driver, _ = drive(index, small_tasks(tmp_path, ("small_cells:SaysHowLoadersStart",)), engine())
+    [(_, reason)] = driver.tally.failures.values()
+    assert reason == multiprocessing.get_start_method()
 
 
 def test_a_process_that_is_killed_is_followed_by_one_that_goes_on(tmp_path, index, importable, monkeypatch):

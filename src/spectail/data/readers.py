@@ -6,14 +6,12 @@ which often go to all its processes: the main one acts on them, and its readers 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
-import os
 import signal
-import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -38,7 +36,9 @@ class Readers:
     def __init__(self, make: Callable[[Any], Any], workers: int) -> None:
         context = multiprocessing.get_context()
         self._workers: list[tuple[Any, Connection]] = []
-        self._end = weakref.finalize(self, _end, self._workers, os.getpid())
+        # at exit, before multiprocessing waits for processes that do not hear its signal; in a process of its own too,
+        # where atexit is silent. A copy in a forked process does nothing
+        self._end = Finalize(self, _end, args=(self._workers,), exitpriority=10)
         for _ in range(workers):
             here, there = context.Pipe()
             process = context.Process(target=_work, args=(there, make), daemon=True)
@@ -48,7 +48,6 @@ class Readers:
         self._asked = 0
         self._ready: dict[int, Any] = {}
         self._unwanted: set[int] = set()
-        _OPEN.add(self)
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -92,24 +91,13 @@ class Readers:
         self._end()
 
 
-def _end(workers: list[tuple[Any, Connection]], owner: int) -> None:
-    """They have nothing to lose. A copy of the list in a forked process is not its own."""
-    if os.getpid() == owner:
-        for process, line in workers:
-            process.kill()
-            line.close()
-        for process, _ in workers:
-            process.join()
-
-
-_OPEN: weakref.WeakSet[Readers] = weakref.WeakSet()
-
-
-@atexit.register
-def _close() -> None:
-    """Before multiprocessing, which was imported earlier, waits for processes that do not hear its signal."""
-    for readers in list(_OPEN):
-        readers.close()
+def _end(workers: list[tuple[Any, Connection]]) -> None:
+    """They have nothing to lose."""
+    for process, line in workers:
+        process.kill()
+        line.close()
+    for process, _ in workers:
+        process.join()
 
 
 def _work(line: Connection, make: Callable[[Any], Any]) -> None:

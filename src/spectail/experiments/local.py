@@ -114,6 +114,7 @@ def _ended(child: Child) -> Outcome:
 def _child(task: Task, gpus: str, log: Path, answer: Connection) -> None:
     os.setsid() if hasattr(os, "setsid") else None  # Ctrl-C in the terminal is for the driver, which passes it on
     end_with_parent()
+    multiprocessing.set_start_method(None, force=True)  # loaders start as in `spectail train`, which is much faster
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)

@@ -39,24 +39,21 @@ if TYPE_CHECKING:
     from .task import Task
 
 EPOCHS, BATCH, FEW = 2, 2, 2
-"""Epochs of each stage, images of a micro-batch, and images that there are and that are evaluated."""
+"""Epochs of each stage, images of a micro-batch, and pictures that there are, which is also how many are evaluated."""
 SIDES = {"cifar10-lt": 32, "cifar100-lt": 32, "glyphs-lt": 32, "tiny-imagenet-lt": 64}
 """Pixels of images that are held in memory; others are photographs."""
-PHOTOGRAPH = (500, 375)
-NATURAL = 256.0
-"""Imbalance factor of the sets that are long-tailed by nature: that of ImageNet-LT."""
+PHOTOGRAPH, NATURAL = (500, 375), 256.0
+"""Their size, and the imbalance factor of sets that are long-tailed by nature: that of ImageNet-LT."""
 
 
 def rehearsal_of(task: Task) -> Task:
     """The rehearsal of a run: a task with a name of its own, so that it never passes for the run."""
     config = task.config
     batch = BATCH * config.optim.accumulation * task.processes
-    short: dict[str, Any] = {}
-    for field in fields(config.options):
-        if field.name == "stage2_epochs":
-            short[field.name] = EPOCHS
-        elif field.name.endswith("batch_size") and getattr(config.options, field.name) is not None:
-            short[field.name] = batch
+    given = [field.name for field in fields(config.options) if getattr(config.options, field.name) is not None]
+    short: dict[str, Any] = {name: batch for name in given if name.endswith("batch_size")}
+    if hasattr(config.options, "stage2_epochs"):
+        short["stage2_epochs"] = EPOCHS
     config = replace(config, optim=replace(config.optim, epochs=EPOCHS, batch_size=batch), checkpoint_epochs=1,
                      options=replace(config.options, **short))  # fmt: skip
     about = task.about | {"cell": f"rehearsal of {task.about['cell']}"}
@@ -193,8 +190,7 @@ def _at_hand(model: str) -> bool:
     import timm  # noqa: PLC0415 - slow to import
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
 
-    known = timm.get_pretrained_cfg(model)
-    place = known.hf_hub_id if known is not None else None
+    place = getattr(timm.get_pretrained_cfg(model), "hf_hub_id", None)
     return place is not None and isinstance(try_to_load_from_cache(place, "model.safetensors"), str)
 
 
