@@ -257,3 +257,68 @@ def test_copies_go_their_own_way(clone):
     found = value_and_gradient(twin, *batch)
     assert_same_state(criterion, before)
     assert all(map(torch.equal, found, value_and_gradient(criterion, *batch)))
+
+
+def side_by_side(num_classes, **options):
+    """A loss that shares its softmax with CAR, and one that does not know that its base is cross entropy."""
+    counts = long_tail(num_classes)
+    return CARLoss(counts, **options), CARLoss(counts, base=F.cross_entropy, **options)
+
+
+@pytest.mark.parametrize("num_classes", [7, 60, 200, 700, 2100])
+@pytest.mark.parametrize("options", [{}, {"gamma": 2.0, "competitors": "non-target", "ema": "class", "beta": 0.9}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_softmax_gives_the_loss_of_two(num_classes, options, dtype):
+    shared, apart = side_by_side(num_classes, alpha=2.0, warmup_steps=3, **options)
+    limit = 1e-5 if dtype == torch.float32 else 1e-10
+    for logits, target in batches(long_tail(num_classes), 4, dtype=dtype):
+        value, gradient = value_and_gradient(shared, logits, target)
+        wanted, wanted_gradient = value_and_gradient(apart, logits, target)
+        assert_near(value, wanted, limit)
+        assert_near(gradient, wanted_gradient, limit)
+        for part in ("base", "car", "alpha"):
+            assert_near(shared.parts[part], apart.parts[part], limit)
+            assert not shared.parts[part].requires_grad
+    assert_same_state(shared.car, snapshot(apart.car))
+
+
+@pytest.mark.parametrize("num_classes", [7, 60, 700])
+def test_a_label_without_any_chance_has_a_finite_loss(num_classes):
+    shared, apart = side_by_side(num_classes)
+    logits, target = torch.zeros(4, num_classes), torch.tensor([0, 1, 2, 3])
+    logits[0, 5] = 300.0
+    value, gradient = value_and_gradient(shared, logits, target)
+    wanted, wanted_gradient = value_and_gradient(apart, logits, target)
+    assert_near(value, wanted, 1e-6)
+    assert_near(gradient, wanted_gradient, 1e-5)
+
+
+@pytest.mark.parametrize("num_classes", [7, 60, 700])
+def test_the_shared_loss_can_be_differentiated_twice_and_again(num_classes):
+    shared, apart = side_by_side(num_classes)
+    ((logits, target),) = batches(long_tail(num_classes), 1, dtype=torch.float64)
+    found = []
+    for criterion in (shared, apart):
+        inputs = logits.clone().requires_grad_()
+        loss = 3 * criterion(inputs, target)
+        (once,) = torch.autograd.grad(loss, inputs, retain_graph=True)
+        (again,) = torch.autograd.grad(loss, inputs, retain_graph=True)
+        assert torch.equal(once, again)
+        (gradient,) = torch.autograd.grad(loss, inputs, create_graph=True)
+        assert_near(gradient, once, 1e-8)
+        (second,) = torch.autograd.grad((gradient * torch.linspace(0, 1, gradient[0].numel())).sum(), inputs)
+        found.append((once, second))
+    for mine, wanted in zip(*found, strict=True):
+        assert_near(mine, wanted, 1e-7)
+
+
+def test_the_gradient_of_the_shared_loss_is_handed_over_without_a_copy():
+    """A copy of it costs as much as a pass over the logits."""
+    criterion = CARLoss(long_tail(60))
+    ((logits, target),) = batches(long_tail(60), 1)
+    handed = []
+    logits.requires_grad_()
+    loss = criterion(logits, target)
+    loss.grad_fn.register_hook(lambda inputs, outputs: handed.append(inputs[0].data_ptr()))
+    loss.backward()
+    assert logits.grad.data_ptr() == handed[0]

@@ -163,8 +163,10 @@ def soft_gradient(
         gradient.mul_(left * times)
         if gate is not None:
             gradient.mul_(column)
-        factor = total.mul_(column).mul_(-cooled)
-        gradient.addcmul_(soft.select, factor.add_(soft.rest, alpha=entropy) if entropy else factor)
+        factor = total.mul_(column)
+        if entropy:  # the temperature is 1
+            factor.sub_(soft.rest, alpha=entropy)
+        gradient.addcmul_(soft.select, factor, value=-cooled)
         return gradient.scatter_(1, target, -gradient.sum(1, keepdim=True))
     weighted = soft.rows.mul_(left)
     positive = soft.select > 0
