@@ -165,7 +165,7 @@ def test_a_damaged_record_is_named(make, data, tmp_path):
 
 
 def test_the_section_has_its_place():
-    assert list(page.SECTIONS)[:2] == ["overall", "advice"]
+    assert list(page.SECTIONS)[:3] == ["choice", "overall", "advice"]
 
 
 def test_the_record_is_plain_json(data, tmp_path):

@@ -78,7 +78,7 @@ def test_the_loss_is_the_methods_own():
 
 
 def test_a_long_training_finds_the_minimum_of_a_convex_loss():
-    features, labels = rows([40, 30, 30])
+    features, labels = rows([40, 30, 30], gap=0.4)  # close, so that no plane separates them
     known, weights = torch.from_numpy(labels), torch.zeros(3, 7, requires_grad=True)
     best = torch.optim.LBFGS([weights], max_iter=500, line_search_fn="strong_wolfe")
 
