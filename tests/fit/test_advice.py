@@ -145,6 +145,17 @@ def test_the_learning_curve_is_that_of_the_classes():
     assert entries[0].images < 20
 
 
+def test_a_class_that_is_never_recognised_is_listed_and_a_perfect_one_is_not():
+    counts = np.unique(np.geomspace(6, 600, 60).astype(int))
+    hits = np.round(counts / (1 + np.exp(2.0 - 0.7 * np.log(counts)))).astype(int)
+    hits[0], hits[1] = 0, counts[1]
+    entries, _ = find_more_images(hits, counts, counts, tuple(map(str, counts)))
+    listed = {entry.name: entry for entry in entries}
+    assert str(counts[0]) in listed
+    assert str(counts[1]) not in listed
+    assert all(0 <= entry.low <= entry.gain <= entry.high for entry in entries)
+
+
 def test_no_curve_no_gain():
     counts = np.array([5, 10, 20, 40, 80, 160, 320, 640, 1000, 7])
     flat, reason = find_more_images(counts // 2, counts, counts, tuple("abcdefghij"))

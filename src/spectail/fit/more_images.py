@@ -32,8 +32,8 @@ def find_more_images(
     images move a class by :math:`b \log 2` from where it stands, which is its own accuracy, shrunk towards the curve
     (:func:`~spectail.fit.figures.shrunk_accuracies`): so a class gains most where it is near one half and the curve is
     steep. The limits carry the uncertainty of b and of the accuracy. A class is listed if the slope is certainly
-    positive, the gain at least one point and any of its images mistaken; first comes the one with the most gain per image
-    to collect, and no more than a third of the classes is listed.
+    positive, the gain at least one point and any of its images mistaken; first comes the one with the most gain per
+    image to collect, and no more than a third of the classes is listed.
 
     What this cannot know: whether rare classes are also harder to recognise. If so, part of the slope is theirs and the
     gain is too high. On half of the images of CIFAR-100-LT (features, two splits that the method was not made on) it
