@@ -74,6 +74,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/meta_sampler.py
 	$(BIN)/python benchmarks/analyse.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/label_issues.py
 	$(BIN)/python benchmarks/ema_stability.py
 	$(BIN)/python benchmarks/mixing.py --pairs 24
 	$(BIN)/python benchmarks/metasaug.py

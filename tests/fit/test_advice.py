@@ -137,12 +137,23 @@ def test_the_learning_curve_is_that_of_the_classes():
     more = 1 / (1 + np.exp(2.0 - 0.7 * np.log(2 * counts)))
     wanted = {str(n): 100 * (b - a) for n, a, b in zip(counts, share, more, strict=True)}
     close = [entry.low <= wanted[entry.name] <= entry.high for entry in entries]
-    assert len(entries) > 20
+    assert len(entries) == math.ceil(len(counts) / 3)
     assert np.mean(close) > 0.8
     assert [entry.gain / entry.images for entry in entries] == sorted(
         (entry.gain / entry.images for entry in entries), reverse=True
     )
     assert entries[0].images < 20
+
+
+def test_a_class_that_is_never_recognised_is_listed_and_a_perfect_one_is_not():
+    counts = np.unique(np.geomspace(6, 600, 60).astype(int))
+    hits = np.round(counts / (1 + np.exp(2.0 - 0.7 * np.log(counts)))).astype(int)
+    hits[0], hits[1] = 0, counts[1]
+    entries, _ = find_more_images(hits, counts, counts, tuple(map(str, counts)))
+    listed = {entry.name: entry for entry in entries}
+    assert str(counts[0]) in listed
+    assert str(counts[1]) not in listed
+    assert all(0 <= entry.low <= entry.gain <= entry.high for entry in entries)
 
 
 def test_no_curve_no_gain():

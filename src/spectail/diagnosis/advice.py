@@ -141,9 +141,8 @@ class Advice:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The lines of the CSV file."""
         for issue in self.label_issues:
-            sure = min(round(issue.confidence, 4), 0.9999)
-            yield ("check label", issue.file, issue.position, issue.given, issue.suggested, sure,
-                   f"looks like '{issue.suggested}'")  # fmt: skip
+            yield ("check label", issue.file, issue.position, issue.given, issue.suggested,
+                   min(round(issue.confidence, 4), 0.9999), f"looks like '{issue.suggested}'")  # fmt: skip
         for pair in self.pairs:
             yield ("merge or look closer", None, None, pair.first, pair.second, None,
                    f"{pair.taken} of {pair.images} images of the two are taken for the other, {pair.low:.1f} to "
