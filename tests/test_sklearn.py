@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import spectail.sklearn
+from spectail.fit import arrays
 from spectail.fit.candidates import trainings
 from spectail.fit.temperature import best_temperature
 from spectail.sklearn import LongTailClassifier
@@ -115,8 +116,8 @@ def test_auto_has_shift_and_temperature_in_its_decisions(few_candidates):
 
 def test_what_the_caller_sets_holds_for_every_candidate(monkeypatch):
     seen = []
-    crossed = spectail.sklearn.cross_fit
-    monkeypatch.setattr(spectail.sklearn, "cross_fit", lambda table, ways, *rest, **more: seen.extend(ways) or
+    crossed = arrays.cross_fit
+    monkeypatch.setattr(arrays, "cross_fit", lambda table, ways, *rest, **more: seen.extend(ways) or
                         crossed(table, ways[:1], *rest, **more))  # fmt: skip
     X, y = rows((20, 5))
     LongTailClassifier(features="power", weight_decay=0.5, learning_rate=0.01, max_iter=5).fit(X, y)

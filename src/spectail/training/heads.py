@@ -39,7 +39,11 @@ class Head:
     def logits(self, features: Tensor) -> Tensor:
         """As inference uses them."""
         inference: nn.Module = self.method.inference(self.model).eval()
-        return torch.cat([inference(part) for part in features.split(8192)]) if len(features) else inference(features)
+        return (
+            torch.cat([inference(part) for part in torch.split(features, 8192)])
+            if len(features)
+            else inference(features)
+        )
 
     @torch.no_grad()
     def loss(self, features: Tensor, labels: Tensor) -> float:
@@ -92,7 +96,7 @@ def train_head(
             step.epoch = epoch
             method.begin_epoch(step)
             method.to(features.device)
-            for places in torch.from_numpy(sampler.order(epoch)).split(batch):
+            for places in torch.split(torch.from_numpy(sampler.order(epoch)), batch):
                 for group in step.optimizer.param_groups:
                     group["lr"] = config.optim.lr * rate(config.optim, step.index, step.steps, per_epoch)
                 outcome = method.loss(model, {"main": Batch(features[places], known[places], places)}, step)
