@@ -102,6 +102,7 @@ def test_auto_balances_for_balance_and_leaves_the_prior_for_overall(few_candidat
     assert "cross entropy" in overall.method_
     assert abs(overall.shift_) <= 0.5
     assert set(overall.scores_["chosen"]) == {"balanced", "overall", "tail", "worst", "lowest10"}
+    assert not hasattr(overall.set_params(method="ce", goal="balanced").fit(X, y), "scores_")
 
 
 def test_auto_has_shift_and_temperature_in_its_decisions(few_candidates):

@@ -177,7 +177,8 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
 
     def _train_one(self, table: Table, base: TrainConfig) -> None:
         """Find how long the method must be trained, on one fold, and train it on all rows."""
-        vars(self).pop("scores_", None)  # of an earlier choice
+        if hasattr(self, "scores_"):
+            del self.scores_  # of an earlier choice
         own = dict(self.options or {})
         settings = {name: own.pop(name) for name in ("car",) if name in own} | ({"options": own} if own else {})
         way = self._tuned(Training(self.method, "standard", 0.0, 0.0, self.method, 0, settings), table)
