@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import spectail.sklearn
+from spectail.fit import arrays
 from spectail.fit.candidates import trainings
 from spectail.fit.temperature import class_weights, fit_temperature
 from spectail.sklearn import LongTailClassifier
@@ -105,6 +106,7 @@ def test_auto_balances_for_balance_and_leaves_the_prior_for_overall(few_candidat
     assert "cross entropy" in overall.method_
     assert abs(overall.shift_) <= 0.5
     assert set(overall.scores_["chosen"]) == {"balanced", "overall", "tail", "worst", "lowest10"}
+    assert not hasattr(overall.set_params(method="ce", goal="balanced").fit(X, y), "scores_")
 
 
 def test_auto_has_shift_and_temperature_in_its_decisions(few_candidates):
@@ -119,8 +121,8 @@ def test_auto_has_shift_and_temperature_in_its_decisions(few_candidates):
 
 def test_what_the_caller_sets_holds_for_every_candidate(monkeypatch):
     seen = []
-    crossed = spectail.sklearn.cross_fit
-    monkeypatch.setattr(spectail.sklearn, "cross_fit", lambda table, ways, *rest, **more: seen.extend(ways) or
+    crossed = arrays.cross_fit
+    monkeypatch.setattr(arrays, "cross_fit", lambda table, ways, *rest, **more: seen.extend(ways) or
                         crossed(table, ways[:1], *rest, **more))  # fmt: skip
     X, y = rows((20, 5))
     LongTailClassifier(features="power", weight_decay=0.5, learning_rate=0.01, max_iter=5).fit(X, y)

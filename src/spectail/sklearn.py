@@ -20,12 +20,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from ._utils.checks import Limits, check_choice
-from .fit.candidates import Training, rate_for, shifted, trainings
+from .fit.candidates import Training, rate_for, trainings
+from .fit.choice import choose_candidate
 from .fit.crossfit import CrossFit, Table, cross_fit
-from .fit.figures import GOALS, score
 from .fit.folds import make_folds
-from .fit.goals import Goal, decide
-from .fit.temperature import class_weights, fit_temperature
+from .fit.goals import Goal
 from .methods.registry import METHODS
 from .models.adjustment import Adjusted
 from .models.feature_transform import KINDS, FeatureTransform
@@ -39,6 +38,10 @@ __all__ = ["LongTailClassifier"]
 BLOCK = 8192  # rows that are predicted together
 BATCH = 128  # rows of a step; large sets have up to four times as many
 UNJUDGED = 1_000  # steps where no row can be held out
+LIMITS = {
+    "learning_rate": Limits(0, open_low=True), "weight_decay": Limits(0), "batch_size": Limits(1),
+    "max_iter": Limits(1), "folds": Limits(2),
+}  # fmt: skip
 
 
 class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):  # type: ignore[misc] # no types
@@ -122,11 +125,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
     # -- training --
 
     def fit(self, X: Any, y: Any) -> LongTailClassifier:
-        """Train on features ``X`` (N, D) with labels ``y`` (N,) of any kind.
-
-        Raises:
-            ValueError: for parameters or data that cannot work.
-        """
+        """Train on features ``X`` (N, D) with labels ``y`` (N,) of any kind."""
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
@@ -154,47 +153,39 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
 
     def _choose(self, table: Table, base: TrainConfig) -> None:
         """Cross-fit all candidates, choose one for the goal, and train it on all rows."""
-        goal = Goal.parse(self.goal, self.keep)
+        goal, width = Goal.parse(self.goal, self.keep), table.features.shape[1]
         crossed = CrossFit(table.labels, table.counts, make_folds(table.labels, self.folds, base.seed))
         if not crossed.judged.any():
             raise ValueError(
                 "method='auto' chooses by rows that are held out, but every class of y has one row only; name a "
                 "method, such as 'balanced-softmax', or give more rows."
             )
-        width = table.features.shape[1]
         ways = {way.title: way for way in (self._tuned(way, width) for way in trainings(width))}
         cross_fit(
-            crossed, {"": table}, list(ways.values()), base, goal, ladder=self._ladder(),
+            crossed, {"": table}, list(ways.values()), base, goal,
+            ladder=LADDER if self.max_iter is None else (self.max_iter,),
             done=lambda done, total: self._say(f"{done} of at most {total} heads are trained."),
         )  # fmt: skip
-        candidates, right = crossed.candidates()
-        labels, counts = table.labels[crossed.judged], table.counts
-        choice = decide(goal, right, labels, counts, [one.simplicity for one in candidates], seed=base.seed)
-        if not choice.floor_met:
-            warnings.warn(choice.note, UserWarning, stacklevel=3)
-        chosen = candidates[choice.index]
-        found = crossed.fitted[chosen.training.title]
-        logits = shifted(found.logits[crossed.judged], chosen.shift, counts)
-        first = next(iter(ways.values()))
-        plain = crossed.fitted[first.title].logits[crossed.judged]
-        self.scores_ = {
-            title: {name: score(name, rows.argmax(1) == labels, labels, counts) for name in GOALS}
-            for title, rows in (("chosen", logits), ("cross entropy", plain))
-        }
-        self.converged_ = found.converged if self.max_iter is None else None
-        self.method_, self.shift_ = chosen.title, chosen.shift
-        weights = class_weights(labels, len(counts), alike=goal.name != "overall")
-        self.temperature_ = fit_temperature(logits, labels, weights)
-        self._say(f"{self.method_} is trained on all rows. {choice.note}")
-        transform, features = _transformed(table, chosen.training)
-        self._train(table, transform, features, chosen.training.config(base), found.steps)
+        chosen = choose_candidate(crossed, goal, next(iter(ways.values())), base.seed)
+        if not chosen.choice.floor_met:
+            warnings.warn(chosen.choice.note, UserWarning, stacklevel=3)
+        self.scores_ = {"chosen": chosen.figures, "cross entropy": chosen.baseline}
+        self.temperature_ = chosen.adjustment.temperature
+        self.converged_ = chosen.fitted.converged if self.max_iter is None else None
+        self.method_, self.shift_ = chosen.candidate.title, chosen.candidate.shift
+        self._say(f"{self.method_} is trained on all rows. {chosen.choice.note}")
+        way = chosen.candidate.training
+        self._train(table, *_transformed(table, way), way.config(base), chosen.fitted.steps)
 
     def _train_one(self, table: Table, base: TrainConfig) -> None:
         """Find how long the method must be trained, on one fold, and train it on all rows."""
+        if hasattr(self, "scores_"):
+            del self.scores_  # of an earlier choice
         own = dict(self.options or {})
         settings = {name: own.pop(name) for name in ("car",) if name in own} | ({"options": own} if own else {})
-        plain = Training(self.method, "standard", 0.0, 0.0, self.method, 0, settings)
-        way = self._tuned(plain, table.features.shape[1])
+        way = self._tuned(
+            Training(self.method, "standard", 0.0, 0.0, self.method, 0, settings), table.features.shape[1]
+        )
         config = way.config(base)
         transform, features = _transformed(table, way)
         self.method_, self.shift_, self.temperature_, self.converged_ = way.title, 0.0, 1.0, None
@@ -220,14 +211,11 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
         self.n_iter_ = head.steps
 
     def _tuned(self, way: Training, columns: int) -> Training:
-        """A candidate with what the caller has set, and a learning rate for so many columns."""
+        """A candidate with what the caller has set, and a learning rate for as many columns as there are."""
         features = self.features or way.features
         rate = self.learning_rate or rate_for(features, columns)
         decay = way.decay if self.weight_decay is None else self.weight_decay
         return replace(way, features=features, lr=float(rate), decay=float(decay))
-
-    def _ladder(self) -> tuple[int, ...]:
-        return LADDER if self.max_iter is None else (self.max_iter,)
 
     def _say(self, text: str) -> None:
         if self.verbose:
@@ -246,12 +234,9 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
             raise ValueError(f"method must be 'auto' or one of {known}; got {self.method!r}.")
         if self.features is not None:
             check_choice("features", self.features, KINDS)
-        positive = Limits(0, open_low=True)
-        for name, limits in (("learning_rate", positive), ("weight_decay", Limits(0)), ("batch_size", Limits(1)),
-                             ("max_iter", Limits(1)), ("folds", Limits(2))):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None:
-                limits.check(name, value)
+        for name, limits in LIMITS.items():
+            if getattr(self, name) is not None:
+                limits.check(name, getattr(self, name))
 
     # -- prediction --
 

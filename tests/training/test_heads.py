@@ -39,16 +39,17 @@ def config_of(method="ce", batch=16, lr=0.02, decay=0.0, **more):
 def test_a_head_is_that_of_an_ordinary_run(tmp_path, method):
     config = settings(tmp_path / "run", probe=True, method=method, optim__epochs=3)
     train(config)
-    saved = np.load(tmp_path / "run" / "predictions.npz", allow_pickle=False)
+    with np.load(tmp_path / "run" / "predictions.npz") as file:
+        saved = file["logits"]
     splits = make_pieces(config, Reporter()).splits
     labels = np.asarray(splits["train"].labels, dtype=np.int64)
     head = train_head(torch.as_tensor(splits["train"].features), labels, names_of(6), config, steps=15)
     assert head.steps == 15
     found = head.logits(torch.as_tensor(splits["test"].features)).numpy()
-    np.testing.assert_allclose(found, saved["logits"], atol=2e-3, rtol=1e-3)
+    np.testing.assert_allclose(found, saved, atol=2e-3, rtol=1e-3)
     start = train_head(torch.as_tensor(splits["train"].features), labels, names_of(6), config, steps=5)
     other = start.logits(torch.as_tensor(splits["test"].features)).numpy()
-    assert np.abs(other - saved["logits"]).max() > 0.02  # so close they are not by chance
+    assert np.abs(other - saved).max() > 0.02  # so close they are not by chance
 
 
 @pytest.mark.parametrize("method", ON_ARRAYS)
@@ -78,7 +79,7 @@ def test_the_loss_is_the_methods_own():
 
 
 def test_a_long_training_finds_the_minimum_of_a_convex_loss():
-    features, labels = rows([40, 30, 30], gap=0.4)  # close, so that no plane separates them
+    features, labels = rows([40, 30, 30], gap=0.3)
     known, weights = torch.from_numpy(labels), torch.zeros(3, 7, requires_grad=True)
     best = torch.optim.LBFGS([weights], max_iter=500, line_search_fn="strong_wolfe")
 
