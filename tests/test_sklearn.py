@@ -20,7 +20,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import spectail.sklearn
-from spectail.fit import arrays
 from spectail.fit.candidates import trainings
 from spectail.fit.temperature import class_weights, fit_temperature
 from spectail.sklearn import LongTailClassifier
@@ -121,9 +120,9 @@ def test_auto_has_shift_and_temperature_in_its_decisions(few_candidates):
 
 def test_what_the_caller_sets_holds_for_every_candidate(monkeypatch):
     seen = []
-    crossed = arrays.cross_fit
-    monkeypatch.setattr(arrays, "cross_fit", lambda table, ways, *rest, **more: seen.extend(ways) or
-                        crossed(table, ways[:1], *rest, **more))  # fmt: skip
+    crossed = spectail.sklearn.cross_fit
+    monkeypatch.setattr(spectail.sklearn, "cross_fit", lambda result, tables, ways, *rest, **more: seen.extend(ways) or
+                        crossed(result, tables, ways[:1], *rest, **more))  # fmt: skip
     X, y = rows((20, 5))
     LongTailClassifier(features="power", weight_decay=0.5, learning_rate=0.01, max_iter=5).fit(X, y)
     assert {(way.features, way.decay, way.lr) for way in seen} == {("power", 0.5, 0.01)}
@@ -135,7 +134,7 @@ def test_the_length_is_found_and_doubt_is_said(monkeypatch, capsys):
     found = LongTailClassifier("ce", verbose=True).fit(X, y)
     assert found.converged_ is True
     assert "After 250 steps the held-out loss is" in capsys.readouterr().out
-    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (2, 4), "fall": 0.01})
+    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (2, 4)})
     with pytest.warns(ConvergenceWarning, match="not trained to the end.* max_iter="):
         assert LongTailClassifier("ce").fit(X, y).converged_ is False
 

@@ -159,7 +159,7 @@ def test_a_page_shows_the_settings_that_flags_would_change(capsys):
         ("train --epochs 2 --seed 1 here there", "'here' belongs to no option; see spectail train --help."),
         ("evaluate --json", "RUN takes a path; got nothing."),
         ("evaluate run --split all", "--split takes one of test, val, train; got all."),
-        ("list things", "WHAT takes one of datasets, methods, models, recipes, augment; got things."),
+        ("list things", "WHAT takes one of datasets, methods, models, recipes; got things."),
     ],
 )
 def test_a_mistake_is_one_sentence(capsys, arguments, sentence):

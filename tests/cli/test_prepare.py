@@ -84,7 +84,7 @@ def test_unknown_command(capsys):
     code, out, err = run(capsys, "prepair", "x")
     assert (code, out) == (2, "")
     assert "unknown command 'prepair'; did you mean 'prepare'" in err
-    assert "unknown command 'zzz'; choose from train, compare" in run(capsys, "zzz")[2]
+    assert "unknown command 'zzz'; choose from train, fit, compare" in run(capsys, "zzz")[2]
 
 
 def test_list(capsys):

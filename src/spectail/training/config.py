@@ -22,8 +22,7 @@ class OptimConfig:
     """How the weights move."""
 
     epochs: Natural = 20
-    """Passes over the training images; 0 trains a probe until the loss on held-out images stops falling. A method with
-    several stages says how long the others are."""
+    """Passes over the training images; 0 trains a probe until its held-out loss stops falling."""
     batch_size: AtLeastOne = 128
     """Images in one optimiser step, over all processes and micro-batches."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
