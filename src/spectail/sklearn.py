@@ -38,6 +38,7 @@ BLOCK = 8192  # rows that are predicted together
 BATCH = 128  # rows of a step; large sets have up to four times as many
 RATE = 0.15  # learning rate for one column; a step of AdamW moves a logit by as much as there are columns
 FALL = 0.01  # share of the held-out loss that a training of twice the length must save
+SHORT = LADDER[:5]  # what dozens of trainings try; the learning rate is high enough for it
 UNJUDGED = 1_000  # steps where no row can be held out
 LIMITS = {
     "learning_rate": Limits(0, open_low=True), "weight_decay": Limits(0), "batch_size": Limits(1),
@@ -163,7 +164,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
         ways = {way.title: way for way in (self._tuned(way, table) for way in trainings())}
         chosen = choose_for(
             goal, table, list(ways.values()), base, folds=self.folds,
-            ladder=LADDER if self.max_iter is None else (self.max_iter,),
+            ladder=SHORT if self.max_iter is None else (self.max_iter,),
             done=lambda done, total: self._say(f"{done} of at most {total} heads are trained."),
         )  # fmt: skip
         if not chosen.floor_met:
