@@ -22,7 +22,7 @@ from torch import nn
 from ._utils.checks import Limits, check_choice
 from .fit.candidates import Training, rate_for, trainings
 from .fit.choice import choose_candidate
-from .fit.crossfit import CrossFit, Table, cross_fit
+from .fit.crossfit import SHORT, CrossFit, Table, cross_fit
 from .fit.folds import make_folds
 from .fit.goals import Goal
 from .methods.registry import METHODS
@@ -31,7 +31,7 @@ from .models.feature_transform import KINDS, FeatureTransform
 from .training.config import TrainConfig
 from .training.config_io import from_dict
 from .training.heads import train_head, trains_on_arrays
-from .training.length import LADDER, find_length
+from .training.length import find_length
 
 __all__ = ["LongTailClassifier"]
 
@@ -163,7 +163,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
         ways = {way.title: way for way in (self._tuned(way, width) for way in trainings(width))}
         cross_fit(
             crossed, {"": table}, list(ways.values()), base, goal,
-            ladder=LADDER if self.max_iter is None else (self.max_iter,),
+            ladder=SHORT if self.max_iter is None else (self.max_iter,),
             done=lambda done, total: self._say(f"{done} of at most {total} heads are trained."),
         )  # fmt: skip
         chosen = choose_candidate(crossed, goal, next(iter(ways.values())), base.seed)

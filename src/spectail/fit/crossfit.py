@@ -24,6 +24,8 @@ from .candidates import SHIFTS, Candidate, Training, shifted
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
+SHORT = LADDER[:5]
+"""Lengths that dozens of trainings try: their learning rate is high enough for it."""
 FIRST_LOOK = 2
 """Folds on which all trainings are tried."""
 KEPT = 1 / 3
@@ -73,7 +75,7 @@ class HeadTask:
     """Folds to hold out, one after the other."""
     steps: int | None = None
     """Length of training; None finds it on the first fold."""
-    ladder: tuple[int, ...] = LADDER
+    ladder: tuple[int, ...] = SHORT
     threads: int = 0
     processes: int = 1
     attempt: int = 1
@@ -190,7 +192,7 @@ def cross_fit(
     engine: Carrier | None = None,
     deadline: float = float("inf"),
     done: Callable[[int, int], None] = lambda done, total: None,
-    ladder: tuple[int, ...] = LADDER,
+    ladder: tuple[int, ...] = SHORT,
 ) -> None:
     """Predict every image by heads that have not seen it, and put that into ``result``.
 
