@@ -15,6 +15,8 @@ from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
 
+AS_TRAINED = "network"
+"""In place of features: the logits of a network that was trained here, with its own head."""
 SHIFTS = tuple(round(float(shift), 2) for shift in np.arange(-1.0, 2.01, 0.1))
 """Multiples of the log prior that are taken off the logits of a trained head: a whole line for one training."""
 
@@ -39,7 +41,9 @@ class Training:
 
     @property
     def title(self) -> str:
-        source = f" {self.backbone}" if self.backbone else ""
+        if self.features == AS_TRAINED:
+            return f"{self.backbone} network as trained"
+        source = f" of {self.backbone} network" if self.backbone else ""
         return f"{self.name}, {self.features}{source}" + (f", decay {self.decay:g}" if self.decay else "")
 
     def config(self, base: TrainConfig) -> TrainConfig:

@@ -23,7 +23,7 @@ from ..training.config import TrainConfig
 from ..training.config_io import from_dict, to_dict
 from ..training.reporter import Reporter
 from ..training.trained import load_trained
-from .candidates import Training
+from .candidates import AS_TRAINED, Training
 from .crossfit import Carrier, CrossFit, Fitted, Here, Images, Table
 from .folds import ALWAYS_TRAINED
 
@@ -35,7 +35,6 @@ TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}}
 METHODS = ("ce", "balanced-softmax")
 FLAT = 0.5
 """Points that the accuracy may still gain in the last fifth of a training that has come to its end."""
-AS_TRAINED = "as trained"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def settings(config: TrainConfig, method: str, output: Path, epochs: int | None 
 def as_trained(method: str, config: TrainConfig, simplicity: int) -> Training:
     """The network with the head that it was trained with."""
     optim = config.optim
-    return Training(AS_TRAINED, "network", optim.lr, optim.weight_decay, method, simplicity, {}, method)
+    return Training(method, AS_TRAINED, optim.lr, optim.weight_decay, method, simplicity, {}, method)
 
 
 def train_networks(

@@ -24,7 +24,7 @@ from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
 from .backbone import USUAL, choose_backbone
-from .candidates import Training, trainings
+from .candidates import AS_TRAINED, Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
 from .folds import ALWAYS_TRAINED, make_folds
@@ -188,7 +188,7 @@ def _network(
 ) -> RunResults:  # fmt: skip
     """The chosen network on all images, with its own head or another one on top."""
     training = chosen.candidate.training
-    if training.name == networks.AS_TRAINED:
+    if training.features == AS_TRAINED:
         one = networks.settings(config, training.method, asked.config.output, asked.epochs)
         return train(one, data=data, adjustment=chosen.adjustment, reporter=reporter)
     one = networks.settings(config, training.backbone, folder / f"all-{training.backbone}", asked.epochs)
