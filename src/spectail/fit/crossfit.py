@@ -24,7 +24,7 @@ from .candidates import SHIFTS, Candidate, Training, shifted
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
-SHORT = LADDER[:5]
+SHORT = LADDER[:4]
 """Lengths that dozens of trainings try: their learning rate is high enough for it."""
 FIRST_LOOK = 2
 """Folds on which all trainings are tried."""

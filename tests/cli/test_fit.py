@@ -1,0 +1,170 @@
+"""`spectail fit`: from an array or images to a run folder, an answer, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from spectail.cli import fit as command
+from spectail.cli.main import main
+from spectail.experiments import driver
+from spectail.fit import backbone, crossfit, networks
+from spectail.fit.crossfit import Here
+from spectail.models.build import ModelConfig
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Heads are trained in this process, and only for a few steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(driver, "make_engine", lambda *_: Here())
+    monkeypatch.setattr(crossfit.cross_fit, "__kwdefaults__", crossfit.cross_fit.__kwdefaults__ | {"ladder": (30, 60)})
+    monkeypatch.setattr(backbone, "answers", lambda name: False)
+    monkeypatch.setattr(backbone, "_is_cached", lambda name: False)
+
+
+def array(path, sizes=(60, 25, 6, 1), width=8, apart=1.5, **more):
+    random = np.random.default_rng(0)
+    centres = apart * random.standard_normal((len(sizes), width))
+    labels, test = np.repeat(np.arange(len(sizes)), sizes), np.repeat(np.arange(len(sizes)), 20)
+    names = np.array(["cat", "dog", "owl", "elk", "emu"][: len(sizes)])
+    values = {"X": centres[labels] + random.standard_normal((len(labels), width)), "y": names[labels],
+              "X_test": centres[test] + random.standard_normal((len(test), width)), "y_test": names[test]}  # fmt: skip
+    np.savez(path, **{name: value.astype(np.float32) if value.dtype.kind == "f" else value
+                      for name, value in (values | more).items()})  # fmt: skip
+    return values
+
+
+def said(capsys, *arguments):
+    code = main(["fit", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# ruff: noqa: E501 - sentences are compared whole
+
+
+def test_an_array_becomes_a_run_with_an_answer(tmp_path, capsys):
+    values = array(tmp_path / "x.npz")
+    code, out, err = said(capsys, "x.npz", "--method", "balanced-softmax", "--folds", "3", "--device", "cpu")
+    assert (code, err) == (0, "")
+    folder = tmp_path / "runs" / "fit-x-balanced"
+    record = json.loads((folder / "fit.json").read_text())
+    results = json.loads((folder / "results.json").read_text())
+    for sentence in record["answer"]:
+        assert sentence in " ".join(out.split())
+    assert "has one training image" in out  # the elk cannot be judged
+    assert record["judged"] == 91
+    assert (folder / "report.html").read_text().count("Which classifier was chosen, and why?") == 1
+    assert (folder / "advice.csv").exists()
+    for training in record["trainings"]:
+        assert set(training["balanced_by_fold"]) == set(map(str, training["folds"]))
+    chosen, plain = record["chosen"]["figures"], record["cross_entropy"]["figures"]
+    assert record["differences"]["balanced"]["value"] == pytest.approx(chosen["balanced"] - plain["balanced"], abs=2e-3)
+    best = max(one["figures"]["balanced"] for one in record["menu"])
+    assert best == record["menu"][0]["figures"]["balanced"] >= chosen["balanced"]
+    # what it wrote is what it predicts with: logits with the shift and the temperature in them
+    assert results["adjustment"]["tau"] == (record["chosen"]["shift"] or None)
+    predicted = np.load(folder / "predictions.npz")
+    names = predicted["class_names"][predicted["logits"].argmax(1)]
+    assert results["overall"] == pytest.approx(100 * np.mean(names == values["y_test"]))
+    np.savez(tmp_path / "new.npz", X=values["X_test"][:5].astype(np.float32))
+    assert main(["predict", str(folder), "new.npz", "--json", "--top", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["classes"][0][0] for line in lines] == names[:5].tolist()
+    code, _, err = said(capsys, "x.npz")
+    assert (code, err) == (1, "spectail fit: runs/fit-x-balanced already holds a run; choose another --output, or move it "
+                              "away.\n")  # fmt: skip
+
+
+def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 2)
+    code, _, err = said(
+        capsys, "glyphs-lt", "--num-classes", "4", "--max-per-class", "24", "--imbalance", "6", "--device", "cpu",
+        "--method", "balanced-softmax", "--output", "found", "--no-report",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    record = json.loads((tmp_path / "found" / "fit.json").read_text())
+    assert "a small network (small-cnn) is trained from scratch" in record["notes"][0]
+    assert "not trained to the end" in " ".join(record["notes"])
+    assert record["folds"] == 1
+    titles = {one["title"] for one in record["trainings"]}
+    assert {"ce network as trained", "balanced-softmax network as trained"} <= titles
+    for method in networks.METHODS:
+        cut = json.loads((tmp_path / "found" / "networks" / f"cut-{method}" / "manifest.json").read_text())
+        whole = json.loads((tmp_path / "found" / "manifest.json").read_text())
+        assert cut["splits"]["train"]["images"] + cut["splits"]["val"]["images"] == whole["splits"]["train"]["images"]
+        assert record["judged"] == cut["splits"]["val"]["images"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["x.npz", "--keep", "overall"], "a floor is a figure and a number of percent, such as overall=80; got 'overall'."),
+        (["x.npz", "--budget", "soon"], "--budget must be a time such as 90s, 5m or 2h; got 'soon'."),
+        (["x.npz", "--method", "bbn"], "--method bbn: fit chooses from ce, balanced-softmax, ldam-drw, car, car-balanced."),
+        (["x.npz", "--folds", "1"], "--folds must be 2 or more; got 1."),
+        (["x.npz", "--seed", "-1"], "--seed must be 0 or more; got -1."),
+        (["x.npz", "--budget", "0.001s"], "the budget of 0 s ended before one candidate had predicted all folds; give more "
+         "time with --budget. The features are in the cache, so that the next try begins with the candidates."),
+        (["alone.npz"], "every class has one training image, so that nothing can be held out to choose by. Add images, or "
+         "train one method with `spectail train`."),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_one_sentence(arguments, sentence, tmp_path, capsys):
+    array(tmp_path / "x.npz")
+    array(tmp_path / "alone.npz", sizes=(1, 1, 1, 1, 1))
+    code, _, err = said(capsys, *arguments)
+    assert (code, err) == (1, f"spectail fit: {sentence}\n")
+    assert not (tmp_path / "runs" / "fit-x-balanced" / "config.yaml").exists()
+
+
+def test_a_floor_out_of_reach_is_said_and_the_nearest_taken(tmp_path, capsys):
+    array(tmp_path / "x.npz", apart=0.3)
+    code, out, _ = said(capsys, "x.npz", "--method", "ce", "--folds", "2", "--keep", "overall=100", "--no-report")
+    assert code == 0
+    assert "No candidate keeps the floor: the nearest reaches overall" in " ".join(out.split())
+
+
+def test_times_and_names():
+    assert [command.seconds(text) for text in ("90s", "5m", "2h", "30", "1.5m")] == [90, 300, 7200, 30, 90]
+    assert [command.word(name) for name in ("photos", "features:a/b c.npz", "glyphs-lt", "./x/")] == [
+        "photos", "b-c", "glyphs-lt", "x"]  # fmt: skip
+
+
+def test_weights_at_hand_are_found_by_their_name(tmp_path, monkeypatch):
+    assert not backbone.choose_backbone(ModelConfig(), 300).frozen
+    file = tmp_path / "resnet18.safetensors"
+    file.touch()
+    found = backbone.choose_backbone(ModelConfig(init=file), 32)
+    assert (found.model.model, found.model.img_size, found.frozen) == ("resnet18", 128, True)
+    with pytest.raises(ValueError, match=r"--init mine.pth: the file's name is no model of timm; say which one with"):
+        backbone.choose_backbone(ModelConfig(init=tmp_path / "mine.pth"), 32)
+    monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path))
+    (tmp_path / "weights").mkdir()
+    file.rename(tmp_path / "weights" / file.name)
+    found = backbone.choose_backbone(ModelConfig(), 300)
+    assert (found.model.model, found.model.img_size, found.model.init.name) == ("resnet18", 224, "resnet18.safetensors")
+    monkeypatch.setattr(backbone, "_is_cached", lambda name: name == backbone.PREFERRED[2])
+    (tmp_path / "weights" / file.name).unlink()
+    assert backbone.choose_backbone(ModelConfig(), 300).model.model == backbone.PREFERRED[2]
+
+
+def test_the_hub_is_asked_once_and_not_for_long():
+    import time
+
+    began = time.monotonic()
+    asked = []
+    slow = lambda url: (asked.append(url), time.sleep(5))  # noqa: E731
+    assert not BACKBONE_ANSWERS(backbone.PREFERRED[0], slow, wait=0.2)
+    assert time.monotonic() - began < 4
+    assert len(asked) == 1
+    assert BACKBONE_ANSWERS(backbone.PREFERRED[0], lambda url: "there")
+
+    def raises(url):
+        raise OSError("no route")
+
+    assert not BACKBONE_ANSWERS(backbone.PREFERRED[0], raises)
+
+
+BACKBONE_ANSWERS = backbone.answers
