@@ -1,0 +1,141 @@
+"""How well `fit` chooses: the test figure of its choice against the best candidate in hindsight.
+
+    python benchmarks/fit.py [--features FILE ...] [--seeds 0 1 2] [--goals balanced ...]
+
+For every data set and seed, all trainings are cross-fitted on all folds; the first look of `fit` is then taken from
+them, so that each goal is chosen for as the command does. Every training is also fitted to all rows, and its logits for
+the test rows, at every shift, are what hindsight chooses from. Hindsight chooses on one half of the test rows and is
+judged on the other, as the choice is: otherwise it would be praised for its luck. A FILE is an .npz with X, y, X_test
+and y_test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from spectail.fit import crossfit
+from spectail.fit.candidates import SHIFTS, shifted, trainings
+from spectail.fit.choice import choose_candidate
+from spectail.fit.crossfit import CrossFit, Table, cross_fit
+from spectail.fit.figures import GOALS, class_accuracies
+from spectail.fit.folds import make_folds
+from spectail.fit.goals import Goal
+from spectail.models.feature_transform import FeatureTransform
+from spectail.training.config_io import from_dict
+from spectail.training.heads import train_head
+
+RESULTS = Path(__file__).parent / "results" / "fit.json"
+
+
+def plain_figure(goal, right, labels, counts):
+    """The figure of a goal on a large balanced test set, where nothing needs to be shrunk."""
+    hits, totals = class_accuracies(right, labels, len(counts))
+    shares = 100 * hits / np.maximum(totals, 1)
+    if goal == "overall":  # on data as unbalanced as the training rows
+        weights = counts.counts.numpy() / counts.counts.sum().item()
+        return shares @ weights
+    if goal == "tail":
+        return shares[..., counts.groups()["tail"] or list(range(len(counts) * 2 // 3, len(counts)))].mean(-1)
+    lowest = np.sort(shares, axis=-1)
+    take = {"balanced": len(counts), "worst": 1, "lowest10": -(-len(counts) // 10)}[goal]
+    return lowest[..., :take].mean(-1)
+
+
+def digits(seed):
+    data, random = load_digits(), np.random.default_rng(seed)
+    train, test = [], []
+    for label in range(10):
+        own = random.permutation(np.flatnonzero(data.target == label))
+        train += own[: max(3, int(100 * 30 ** (-label / 9)))].tolist()
+        test += own[100:].tolist()
+    values = data.data.astype(np.float32)
+    return values[train], data.target[train], values[test], data.target[test]
+
+
+def mixture(seed, classes=30, width=32, largest=300, factor=100):
+    random = np.random.default_rng(seed)
+    centres = 0.75 * random.standard_normal((classes, width))
+    sizes = [max(2, int(largest * factor ** (-label / (classes - 1)))) for label in range(classes)]
+    labels, test = np.repeat(np.arange(classes), sizes), np.repeat(np.arange(classes), 100)
+    draw = lambda own: (centres[own] + random.standard_normal((len(own), width))).astype(np.float32)  # noqa: E731
+    return draw(labels), labels, draw(test), test
+
+
+def measure(name, arrays, goals, seed):
+    features, labels, test, truth = arrays
+    names = tuple(map(str, range(int(labels.max()) + 1)))
+    table, began = Table(features, labels.astype(np.int64), names), time.process_time()
+    base = from_dict({"device": "cpu", "seed": seed})
+    ways = trainings(features.shape[1])
+    result = CrossFit(table.labels, table.counts, make_folds(table.labels, 5, seed))
+    crossfit.KEPT = 1.0  # all of them: each goal takes its own from these below
+    cross_fit(result, {"": table}, ways, base, Goal())
+    crossfit.KEPT = 1 / 3
+    logits = {}
+    for way in ways:
+        given = torch.from_numpy(features)
+        transform = FeatureTransform(way.features, features.shape[1]).fit_(given)
+        steps = round(result.fitted[way.title].steps * 1.25)
+        head = train_head(transform(given), table.labels, names, way.config(base), steps)
+        logits[way.title] = head.logits(transform(torch.from_numpy(test))).numpy()
+    half = np.random.default_rng(seed).permutation(len(truth)) < len(truth) // 2
+    rows = [(way.title, shift) for way in ways for shift in SHIFTS]
+    right = np.array([shifted(logits[title], shift, table.counts).argmax(1) == truth for title, shift in rows])
+    balanced = rows.index((next(way.title for way in ways if way.method == "balanced-softmax"), 0.0))
+    found = []
+    for goal in goals:
+        first = result.used[: crossfit.FIRST_LOOK]
+        kept = crossfit._best(result, Goal(goal), first, max(1, round(len(ways) / 3))) | {ways[0].title}
+        part = CrossFit(result.labels, result.counts, result.folds, {title: result.fitted[title] for title in kept})
+        chosen = choose_candidate(part, Goal(goal), ways[0], seed)
+        place = rows.index((chosen.candidate.training.title, chosen.candidate.shift))
+        seen, judged = (plain_figure(goal, right[:, own], truth[own], table.counts) for own in (half, ~half))
+        best = int(np.argmax(seen))
+        whole = plain_figure(goal, right, truth, table.counts)
+        found.append({
+            "data": name, "seed": seed, "goal": goal, "chosen": chosen.candidate.title, "hindsight": list(rows[best]),
+            "figure": round(float(whole[place]), 2), "regret": round(float(judged[best] - judged[place]), 2),
+            "balanced_softmax": round(float(whole[balanced]), 2),
+            "cross_entropy": round(float(whole[rows.index((ways[0].title, 0.0))]), 2),
+            "converged": chosen.fitted.converged, "processor_seconds": round(time.process_time() - began, 1),
+        })  # fmt: skip
+        print(found[-1], flush=True)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--features", nargs="*", type=Path, default=[])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--goals", nargs="*", default=list(GOALS))
+    parser.add_argument("--only-files", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    records = []
+    for seed in options.seeds:
+        sets = {} if options.only_files else {"digits": digits(seed), "mixture": mixture(seed)}
+        for path in options.features:
+            with np.load(path) as file:
+                sets[path.stem] = tuple(file[key] for key in ("X", "y", "X_test", "y_test"))
+        for name, arrays in sets.items():
+            records += measure(name, arrays, options.goals, seed)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    new = {(one["data"], one["seed"], one["goal"]) for one in records}
+    records += [one for one in known if (one["data"], one["seed"], one["goal"]) not in new]
+    RESULTS.write_text(
+        json.dumps(sorted(records, key=lambda one: (one["data"], one["goal"], one["seed"])), indent=1) + "\n"
+    )
+    for goal in options.goals:
+        own = [one["regret"] for one in records if one["goal"] == goal]
+        print(f"{goal}: mean regret {np.mean(own):.2f} points over {len(own)} cases")
+
+
+if __name__ == "__main__":
+    main()
