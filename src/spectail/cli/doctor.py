@@ -28,8 +28,9 @@ HANDLED = (
     "the compiled operators of torchvision were built for another torch and do not load. This is handled: spectail "
     "declares them and does without."
 )
-EXTRAS = {"train": "training, commands", "report": "report page", "cluster": "several machines",
-          "integrations": "integrations", "docs": "documentation", "dev": "development"}  # fmt: skip
+EXTRAS = {"train": "training, commands", "report": "report page", "sklearn": "scikit-learn",
+          "cluster": "several machines", "integrations": "integrations", "docs": "documentation",
+          "dev": "development"}  # fmt: skip
 
 
 def run(arguments: list[str]) -> int:
