@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -25,6 +26,8 @@ ANSWER = 10.0
 """Seconds that a cluster may take to answer."""
 AHEAD = 4
 """Runs that wait in Ray's own queue, where an autoscaler sees that there is more to do."""
+AGAIN = 15.0
+"""Seconds after which a run that was told to stop is told again: a worker that is busy may not hear it."""
 INSTALL = "--engine ray needs Ray: pip install 'spectail[cluster]'."
 Answer = tuple[str, str, Outcome | str, dict[str, bytes] | None]
 """Node and its host, the outcome or why the node cannot be used, and the files of a run that it has on its own disk."""
@@ -50,7 +53,7 @@ class RayEngine:
     def carry_out(self, waiting: deque[Task], begun: Callable[[Task], None]) -> Iterator[tuple[Task, Outcome]]:
         running: dict[Any, Task] = {}
         marks: dict[Path, Path] = {}
-        told = False
+        told = 0.0
         with Listening() as signals:
             try:
                 while running or (waiting and signals.heard is None):
@@ -59,8 +62,8 @@ class RayEngine:
                         task = waiting.popleft()
                         running[self._submit(task, marks)] = task
                         begun(task)
-                    if signals.heard is not None and not told:
-                        told = True
+                    if signals.heard is not None and time.monotonic() - told > AGAIN:
+                        told = time.monotonic()
                         for reference in running:
                             self.ray.cancel(reference)  # it saves itself
                     self._say_no_room(room)
