@@ -27,6 +27,8 @@ from spectail.experiments.node import train_on_node
 EIGHT = (("small_cells:Slow", "small_cells:Slow+car"), (0, 1, 2, 3))
 EXTRA = (("checkpoint_every", 2),)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts behind with this signal ignored
+
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
