@@ -79,6 +79,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/mixing.py --pairs 24
 	$(BIN)/python benchmarks/metasaug.py
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/array_classifier.py
 
 clean:
