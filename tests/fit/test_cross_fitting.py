@@ -12,7 +12,7 @@ from spectail.fit.candidates import LOSSES, SHIFTS, Candidate, Training, shifted
 from spectail.fit.choice import choose_candidate
 from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Table, cross_fit, prepared
 from spectail.fit.folds import ALWAYS_TRAINED, make_folds
-from spectail.fit.goals import Goal
+from spectail.fit.goals import Goal, choose
 from spectail.training.config import TrainConfig
 from spectail.training.heads import train_head, trains_on_arrays
 from spectail.training.length import find_length
@@ -203,3 +203,10 @@ def test_a_task_can_be_sent_to_another_process():
     task = HeadTask("x", baseline(), TrainConfig(), table, make_folds(table.labels, 3), (0,), ladder=SHORT)
     here, there = task.carry_out(), pickle.loads(pickle.dumps(task)).carry_out()
     assert (here.results["logits"][0] == there.results["logits"][0]).all()
+
+
+def test_among_equally_simple_candidates_the_best_is_taken_even_if_only_a_worse_one_is_within_an_error():
+    """Its error is smaller, because it differs from the best in fewer draws."""
+    scores = np.array([98.0, 99.0, 99.5])
+    draws = np.array([[97.0, 99.4, 99.9], [99.5, 98.6, 99.1]])  # differences of -2.9 and 0.4; both -0.5
+    assert choose(Goal(), scores, draws, [0, 0, 1]).index == 1

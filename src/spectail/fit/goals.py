@@ -171,7 +171,9 @@ def choose(
     best = int(allowed[np.lexsort((rank[allowed], -scores[allowed]))[0]])
     errors = np.std(draws - draws[:, [best]], axis=0, ddof=1) if len(draws) > 1 else np.zeros(len(scores))
     within = allowed[scores[best] - scores[allowed] <= errors[allowed] + 1e-9]
-    index = int(within[np.lexsort((-scores[within], rank[within]))[0]])
+    # the best of that simplicity: one with a higher score may have a smaller error, and so be just outside
+    alike = allowed[rank[allowed] == rank[within].min()]
+    index = int(alike[np.argmax(scores[alike])])
     if index == best:
         note = "It has the highest score, and nothing simpler comes within one standard error of it."
     else:
