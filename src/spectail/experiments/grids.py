@@ -237,6 +237,42 @@ def figures() -> Iterator[Cell]:
         yield Cell("scratch", "cifar100-lt", 100.0, "vit_small", METHODS[label], label)
 
 
+PURPOSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "CE": ("ce", {}),
+    "Balanced Softmax": ("balanced-softmax", {}),
+    "car-balanced": ("car-balanced/classwise", _dotted(CHOSEN)),
+    "car-worst": ("car-worst", {}),
+    "CAR, alpha 0.5": ("car", {"car__alpha": 0.5}),
+}
+"""The five methods that every network is trained with."""
+FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "CAR class-wise, alpha 10": ("car/classwise", {"car__alpha": 10.0}),
+    "LDAM-DRW": ("ldam-drw", {}),
+    "CAR, alpha 2": ("car", {"car__alpha": 2.0}),
+    "CAR, alpha 5": ("car", {"car__alpha": 5.0}),
+    "CAR class-wise, alpha 5": ("car/classwise", {"car__alpha": 5.0}),
+    "CAR class-wise, alpha 20": ("car/classwise", {"car__alpha": 20.0}),
+    "ConCutMix": ("concutmix", {}),
+    "ConCutMix + CAR class-wise": ("concutmix+car/classwise", {}),
+    "CMO": ("cmo", {}),
+    "CMO + CAR class-wise": ("cmo+car/classwise", {}),
+    "CAR, alpha 0.5, from half of the epochs on": ("car", {"car__alpha": 0.5, "car__start_epoch": 22}),
+    "CAR, alpha rising to 0.5": ("car", {"car__alpha": 0.5, "car__warmup_epochs": 45.0}),
+    "CAR class-wise, from half of the epochs on": ("car/classwise", {"car__start_epoch": 22}),
+    "CAR class-wise, alpha rising": ("car/classwise", {"car__warmup_epochs": 45.0}),
+}
+"""What is cheap enough for the embedded set alone; epochs are those of the scale `complete`."""
+
+
+def purpose() -> Iterator[Cell]:
+    """What CAR is for: with a backbone trained from scratch, and with one that starts from ImageNet."""
+    for label, (method, changes) in (PURPOSE | FURTHER).items():
+        yield _cell(PLACES[1], method, label, **changes)
+    for place in (PLACES[0], PLACES[2]):
+        for label, (method, changes) in PURPOSE.items():
+            yield _cell(place, method, label, **changes)
+
+
 VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_10pct", "val_worst_test")
 OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
@@ -249,5 +285,6 @@ OWN: dict[str, Grid] = {
     "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
     "trade-off": Grid("Overall accuracy against tail and worst class, along tau and alpha", trade_off),
+    "purpose": Grid("What CAR is for: networks trained to the end (--scale complete)", purpose, (*GROUPS, "late_gain")),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }

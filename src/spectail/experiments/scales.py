@@ -9,10 +9,12 @@ from typing import Any, Literal
 from ..training.recipes import find_recipe
 from .cells import Cell, merged, method_settings, nested
 
-Scale = Literal["quick", "short", "paper"]
+Scale = Literal["quick", "complete", "short", "paper"]
 SCALES: dict[str, str] = {
     "quick": "from scratch a ResNet-20 for 12 epochs, instead of fine-tuning a head on frozen features; seconds to half"
     " an hour a run on a CPU for CIFAR and glyphs-lt, days for large data sets",
+    "complete": "small networks trained to the end: a small CNN or a ResNet-32, an EfficientNet-Lite0 fine-tuned at 64"
+    " pixels; three minutes to two hours a run on a CPU for CIFAR and glyphs-lt",
     "short": "the paper's models for a tenth of its epochs; small images at their own size",
     "paper": "the paper's models and epochs",
 }
@@ -43,6 +45,8 @@ SEVERAL_VARIANTS = ("cb", "remix", "cmo", "concutmix", "metasaug")
 SMALL_IMAGES = {"cifar100-lt": (32, 4), "cifar10-lt": (32, 4), "tiny-imagenet-lt": (64, 8)}
 """Own size of the images, and the patches that leave a ViT 64 of them."""
 EPOCHS = {"scratch": 200, "pretrained": 100}
+WATCHED = {"watch_test": 0.2}
+"""Part of the test set on which it is watched, and nothing else decided, whether a training has come to its end."""
 BATCH = {"demo": 64}
 """Images in a batch by preset, where they are not 128."""
 LONGER = {("scratch", "inat2018"): 300}
@@ -95,6 +99,8 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
         found = _glyphs(scale)
     elif scale == "quick":
         found = _quick(cell)
+    elif scale == "complete":
+        found = _complete(cell)
     else:
         found = _paper(cell, scale)
     notes = list(found.notes)
@@ -163,8 +169,10 @@ def _data(cell: Cell, overrides: Overrides) -> dict[str, Any]:
 
 def _glyphs(scale: Scale) -> Sized:
     """The embedded set is ours, so that no scale of it is the paper's."""
-    epochs = {"quick": 14, "short": 30, "paper": 60}[scale]
-    base = {"preset": "demo", "optim": {"epochs": epochs}}
+    epochs = {"quick": 14, "complete": 45, "short": 30, "paper": 60}[scale]
+    base: dict[str, Any] = {"preset": "demo", "optim": {"epochs": epochs}}
+    if scale == "complete":
+        base = merged(base, {"optim": {"optimizer": "adamw", "lr": 5e-3, "weight_decay": 0.05}}, WATCHED)
     return Sized(base, {}, ("embedded data set, small CNN",), "small-cnn", 32, epochs, False)
 
 
@@ -180,6 +188,21 @@ def _quick(cell: Cell) -> Sized:
                       "warmup_epochs": 1.0}}  # fmt: skip
     return Sized(base, {}, (f"ResNet-20 at 32 x 32 instead of {cell.backbone}, SGD 0.1",), "resnet20",
                  32, 12, False)  # fmt: skip
+
+
+def _complete(cell: Cell) -> Sized:
+    if cell.setting == "pretrained":
+        model, pixels, epochs = "tf_efficientnet_lite0", 64, 12
+        base = {"preset": "finetune", "transform": "cifar", "model": {"model": model, "img_size": pixels},
+                "optim": {"epochs": epochs, "lr": 1e-3, "precision": "bf16"}}  # fmt: skip
+        note = f"EfficientNet-Lite0 at 64 x 64 instead of {cell.backbone}"
+    else:
+        model, pixels, epochs = "resnet32", 32, 60
+        base = {"model": {"model": model, "img_size": pixels},
+                "optim": {"epochs": epochs, "optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4,
+                          "warmup_epochs": 1.0}}  # fmt: skip
+        note = f"ResNet-32 at 32 x 32 instead of {cell.backbone}, SGD 0.1"
+    return Sized(merged(base, WATCHED), {}, (note,), model, pixels, epochs, False)
 
 
 def _paper(cell: Cell, scale: Scale) -> Sized:

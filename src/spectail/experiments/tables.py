@@ -20,7 +20,7 @@ from .released import remarks as about_published
 
 TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
           "zero_classes": "classes at 0", "ece": "ECE", "cm_gap": "CM gap", "cm_gap_relative": "CM gap, relative",
-          "car_gradient_norm": "gradient norm of CAR"}  # fmt: skip
+          "car_gradient_norm": "gradient norm of CAR", "late_gain": "gained in the last fifth"}  # fmt: skip
 for _kept, _words in {"tail": "tail", "bottom_10pct": "lowest 10 %"}.items():
     for _split in ("", "val_"):
         _of = _split.replace("_", " ")

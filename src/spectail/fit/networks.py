@@ -121,10 +121,6 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
 
 
 def is_flat(folder: Path) -> bool:
-    """Whether validation accuracy had come to rest: over the last fifth of the epochs it rose by less than 0.5."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    values = [line["val_balanced"] for line in lines if line.get("val_balanced") is not None]
-    size = max(1, len(values) // 5)
-    if len(values) < 2 * size + 1:
-        return False
-    return bool(np.mean(values[-size:]) - np.mean(values[-2 * size : -size]) < FLAT)
+    """Whether validation accuracy had come to rest."""
+    gain = json.loads((folder / "results.json").read_text(encoding="utf-8"))["late_gain"]
+    return gain is not None and gain < FLAT

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
 """Lengths in optimiser steps that are tried until one is long enough."""
 FALL, LEAST = 0.01, 0.005
 """A training of twice the length must lower the held-out loss by this share of it, and by so much, to be worth it."""
+
+LEAST_EPOCHS = 10
+"""Of a run whose last fifth says anything."""
 
 
 @dataclass(frozen=True)
@@ -91,3 +95,21 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     more = "" if epochs[1] else ", and the loss was still falling: the head is not trained to the end"
     reporter.start(f"{epochs[0]} epochs: the loss on held-out images stops falling after {length.steps:,} steps{more}")
     return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
+
+
+def late_gain(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """Points that accuracy, on validation data or on the watched part of the test set, gained in the last fifth of the
+    epochs; None where too few were measured. Both ends are means over a tenth of the epochs.
+
+    Example:
+        >>> late_gain([{"val_balanced": min(epoch, 8.0)} for epoch in range(11)])
+        1.0
+        >>> late_gain([{"loss": 1.0}]) is None
+        True
+    """
+    for name in ("val_balanced", "watched_test_overall"):
+        values = [line[name] for line in lines if line.get(name) is not None]
+        if len(values) > LEAST_EPOCHS:
+            tenth, end = len(values) // 10, len(values) - len(values) // 5
+            return float(np.mean(values[-tenth:]) - np.mean(values[end - tenth : end]))
+    return None

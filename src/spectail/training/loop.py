@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +30,7 @@ from .config import TrainConfig, check_config, check_every_class, check_stages
 from .diagnostics import car_gradient, cm_gap
 from .evaluate import evaluate
 from .hardware import with_precision
-from .length import with_length
+from .length import late_gain, with_length
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
 from .settle import settled
@@ -286,6 +287,7 @@ class Trainer:
             disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
         results = RunResults(
             make_results(self.config, manifest, self.progress, disclosures, test, others, self.adjustment)
+            | {"late_gain": late_gain([json.loads(line) for line in self.folder.lines()])}
         )
         results.data = self.pieces.data
         results.predictions = {
