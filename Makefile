@@ -13,9 +13,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Four methods on the embedded data set, two at a time with one thread each.
+# The best classifier for the embedded data set, from scratch, with its report.
 demo: $(READY)
-	$(BIN)/spectail compare --preset demo --device cpu --jobs 2 --threads 1 --output runs/demo
+	$(BIN)/spectail fit glyphs-lt --model small-cnn --device cpu --output runs/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/package

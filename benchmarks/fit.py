@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from spectail.fit import crossfit
 from spectail.fit.candidates import SHIFTS, shifted, trainings
 from spectail.fit.choice import choose_candidate
-from spectail.fit.crossfit import CrossFit, Table, cross_fit
+from spectail.fit.crossfit import CrossFit, Fitted, Table, cross_fit
 from spectail.fit.figures import GOALS, class_accuracies
 from spectail.fit.folds import make_folds
 from spectail.fit.goals import Goal
@@ -68,23 +68,58 @@ def mixture(seed, classes=30, width=32, largest=300, factor=100):
     return draw(labels), labels, draw(test), test
 
 
-def measure(name, arrays, goals, seed):
+CUTS = {"factor200": (500, 200), "factor20": (100, 20)}
+"""Other cuts of the data of a FILE: images of the largest class, imbalance factor."""
+
+
+def cut(arrays, largest, factor, seed):
     features, labels, test, truth = arrays
+    number, random, kept = int(labels.max()) + 1, np.random.default_rng(seed), []
+    for label in range(number):
+        own = random.permutation(np.flatnonzero(labels == label))
+        kept += own[: max(2, int(largest * factor ** (-label / (number - 1))))].tolist()
+    return features[kept], labels[kept], test, truth
+
+
+def fit_all(name, arrays, seed, cache):
+    """Every training: cross-fitted, and its logits for the test rows after a training on all rows.
+
+    With a folder ``cache`` each is kept there, so that another rule of choosing can be tried on the same trainings.
+    """
+    features, labels, test, _ = arrays
     names = tuple(map(str, range(int(labels.max()) + 1)))
-    table, began = Table(features, labels.astype(np.int64), names), time.process_time()
-    base = from_dict({"device": "cpu", "seed": seed})
-    ways = trainings(features.shape[1])
+    table, base = Table(features, labels.astype(np.int64), names), from_dict({"device": "cpu", "seed": seed})
     result = CrossFit(table.labels, table.counts, make_folds(table.labels, 5, seed))
-    crossfit.KEPT = 1.0  # all of them: each goal takes its own from these below
-    cross_fit(result, {"": table}, ways, base, Goal())
-    crossfit.KEPT = 1 / 3
+    crossfit.KEPT = 1.0  # all of them: each goal takes its own from these
     logits = {}
-    for way in ways:
-        given = torch.from_numpy(features)
+    for way in trainings(features.shape[1]):
+        kept = cache / f"{name}-{seed}-{way.title}.npz" if cache else None
+        if kept is not None and kept.exists():
+            with np.load(kept) as file:
+                about = json.loads(str(file["about"]))
+                fitted = Fitted(
+                    way, file["held"].astype(np.float32), about["steps"], {}, about["converged"], result.used
+                )
+                result.fitted[way.title], logits[way.title] = fitted, file["test"].astype(np.float32)
+            continue
+        cross_fit(result, {"": table}, [way], base, Goal())
+        given, fitted = torch.from_numpy(features), result.fitted[way.title]
         transform = FeatureTransform(way.features, features.shape[1]).fit_(given)
-        steps = round(result.fitted[way.title].steps * 1.25)
-        head = train_head(transform(given), table.labels, names, way.config(base), steps)
+        head = train_head(transform(given), table.labels, names, way.config(base), round(fitted.steps * 1.25))
         logits[way.title] = head.logits(transform(torch.from_numpy(test))).numpy()
+        if kept is not None:
+            about = json.dumps({"steps": fitted.steps, "converged": fitted.converged})
+            np.savez(
+                kept, held=fitted.logits.astype(np.float16), test=logits[way.title].astype(np.float16), about=about
+            )
+    crossfit.KEPT = 1 / 3
+    return table, result, logits
+
+
+def measure(name, arrays, goals, seed, cache=None):
+    began = time.process_time()
+    table, result, logits = fit_all(name, arrays, seed, cache)
+    ways, truth = [one.training for one in result.fitted.values()], arrays[3]
     half = np.random.default_rng(seed).permutation(len(truth)) < len(truth) // 2
     rows = [(way.title, shift) for way in ways for shift in SHIFTS]
     right = np.array([shifted(logits[title], shift, table.counts).argmax(1) == truth for title, shift in rows])
@@ -95,7 +130,10 @@ def measure(name, arrays, goals, seed):
         kept = crossfit._best(result, Goal(goal), first, max(1, round(len(ways) / 3))) | {ways[0].title}
         part = CrossFit(result.labels, result.counts, result.folds, {title: result.fitted[title] for title in kept})
         chosen = choose_candidate(part, Goal(goal), ways[0], seed)
-        place = rows.index((chosen.candidate.training.title, chosen.candidate.shift))
+        title = chosen.candidate.training.title
+        place = rows.index((title, chosen.candidate.shift))
+        same_head = f"{title.partition(', ')[2]}"  # features and decay
+        plain = rows.index((f"Balanced Softmax, {same_head}", 0.0))
         seen, judged = (plain_figure(goal, right[:, own], truth[own], table.counts) for own in (half, ~half))
         best = int(np.argmax(seen))
         whole = plain_figure(goal, right, truth, table.counts)
@@ -103,6 +141,7 @@ def measure(name, arrays, goals, seed):
             "data": name, "seed": seed, "goal": goal, "chosen": chosen.candidate.title, "hindsight": list(rows[best]),
             "figure": round(float(whole[place]), 2), "regret": round(float(judged[best] - judged[place]), 2),
             "balanced_softmax": round(float(whole[balanced]), 2),
+            "balanced_softmax_same_head": round(float(whole[plain]), 2),
             "cross_entropy": round(float(whole[rows.index((ways[0].title, 0.0))]), 2),
             "converged": chosen.fitted.converged, "processor_seconds": round(time.process_time() - began, 1),
         })  # fmt: skip
@@ -116,6 +155,7 @@ def main():
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--goals", nargs="*", default=list(GOALS))
     parser.add_argument("--only-files", action="store_true")
+    parser.add_argument("--cache", type=Path, help="folder that keeps the trainings")
     options = parser.parse_args()
     torch.set_num_threads(1)
     records = []
@@ -124,8 +164,10 @@ def main():
         for path in options.features:
             with np.load(path) as file:
                 sets[path.stem] = tuple(file[key] for key in ("X", "y", "X_test", "y_test"))
+            for label, (largest, factor) in CUTS.items():
+                sets[f"{path.stem}-{label}"] = cut(sets[path.stem], largest, factor, seed)
         for name, arrays in sets.items():
-            records += measure(name, arrays, options.goals, seed)
+            records += measure(name, arrays, options.goals, seed, options.cache)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     new = {(one["data"], one["seed"], one["goal"]) for one in records}
     records += [one for one in known if (one["data"], one["seed"], one["goal"]) not in new]

@@ -106,7 +106,8 @@ def run(arguments: list[str]) -> None:
         stack.callback(owner.release)
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
-        command = re.sub(r" --goal[ =]\S+", "", f"spectail fit {shlex.join(arguments)}")
+        # said again in advice for another goal, which has an output of its own
+        command = re.sub(r" --(goal|output)[ =]('[^']*'|\S+)", "", f"spectail fit {shlex.join(arguments)}")
         asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune,
                     command)  # fmt: skip
         try:

@@ -48,7 +48,7 @@ def alternatives(record: dict[str, Any], command: str) -> list[str]:
         better = other["figures"][goal] - record["chosen"]["figures"][goal]
         if better > 0:
             more = f"If you care more about {FIGURES[goal]} ({better:+.1f} points): {other['title']}."
-            lines.append(f"{more} {command} --goal {goal}")
+            lines.append(f"{more} {command} --goal {goal} --method {other['method']}")
     return lines
 
 

@@ -21,6 +21,7 @@ from ..experiments.task import Outcome, Task
 from ..training.build import make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict, to_dict
+from ..training.length import late_gain
 from ..training.reporter import Reporter
 from ..training.trained import load_trained
 from .candidates import AS_TRAINED, Training
@@ -29,12 +30,13 @@ from .folds import ALWAYS_TRAINED
 
 HELD_OUT = 0.2
 """Share of each class that the choice is made on."""
-SCRATCH = {"optim": {"epochs": 30, "batch_size": 64, "lr": 5e-3, "weight_decay": 0.05}}
+SCRATCH = {"optim": {"epochs": 45, "batch_size": 64, "lr": 5e-3, "weight_decay": 0.05}}
 TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}}
 """Of a network that starts from pre-trained weights."""
 METHODS = ("ce", "balanced-softmax")
 FLAT = 0.5
-"""Points that the accuracy may still gain in the last fifth of a training that has come to its end."""
+"""Points that the accuracy may still gain in the last fifth of a training that has come to its end; or twice as many as
+it jumps from epoch to epoch by chance."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,10 @@ def settings(config: TrainConfig, method: str, output: Path, epochs: int | None 
     return made if epochs is None else replace(made, optim=replace(made.optim, epochs=epochs))
 
 
-def as_trained(method: str, config: TrainConfig, simplicity: int) -> Training:
+def as_trained(method: str, config: TrainConfig) -> Training:
     """The network with the head that it was trained with."""
     optim = config.optim
-    return Training(method, AS_TRAINED, optim.lr, optim.weight_decay, method, simplicity, {}, method)
+    return Training(method, AS_TRAINED, optim.lr, optim.weight_decay, method, 0, {}, method)
 
 
 def train_networks(
@@ -78,13 +80,13 @@ def train_networks(
     tables: dict[str, Table] = {}
     result: CrossFit | None = None
     converged = True
-    for simplicity, (method, run) in enumerate(runs.items()):
+    for method, run in runs.items():
         table, logits = features_of(run, data, reporter)
         assert data.val is not None
         if result is None:
             folds = np.repeat([ALWAYS_TRAINED, 0], [len(data.train), len(data.val)])
             result = CrossFit(table.labels, data.counts, folds)
-        training = as_trained(method, run, simplicity)
+        training = as_trained(method, run)
         whole = np.full((len(table.labels), len(table.names)), np.nan, dtype=np.float32)
         whole[len(data.train) :] = logits
         flat = is_flat(run.output)
@@ -122,5 +124,6 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
 
 def is_flat(folder: Path) -> bool:
     """Whether validation accuracy had come to rest."""
-    gain = json.loads((folder / "results.json").read_text(encoding="utf-8"))["late_gain"]
-    return gain is not None and gain < FLAT
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    found = late_gain(list(map(json.loads, lines)))
+    return found is not None and found.points < max(FLAT, 2 * found.error)

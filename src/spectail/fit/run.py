@@ -89,7 +89,7 @@ def fit(
         result, tables, converged = found.result, found.tables, found.converged
         images = found.images
         wanted = [
-            replace(one, backbone=name)
+            replace(one, backbone=name, simplicity=one.simplicity + 1)  # than the head that the network has
             for name, one_table in tables.items()
             for one in trainings(one_table.features.shape[1], asked.methods)
         ]

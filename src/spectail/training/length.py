@@ -97,19 +97,31 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
 
 
-def late_gain(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Points that accuracy, on validation data or on the watched part of the test set, gained in the last fifth of the
+@dataclass(frozen=True)
+class LateGain:
+    """What a training gained at its end."""
+
+    points: float
+    error: float
+    """Standard error from the jumps between epochs."""
+
+
+def late_gain(lines: Sequence[Mapping[str, Any]]) -> LateGain | None:
+    """How much accuracy, on validation data or on the watched part of the test set, rose in the last fifth of the
     epochs; None where too few were measured. Both ends are means over a tenth of the epochs.
 
     Example:
-        >>> late_gain([{"val_balanced": min(epoch, 8.0)} for epoch in range(11)])
-        1.0
+        >>> late_gain([{"val_balanced": min(epoch, 9.0)} for epoch in range(20)])
+        LateGain(points=0.0, error=0.0)
         >>> late_gain([{"loss": 1.0}]) is None
         True
     """
     for name in ("val_balanced", "watched_test_overall"):
-        values = [line[name] for line in lines if line.get(name) is not None]
-        if len(values) > LEAST_EPOCHS:
+        values = np.array([line[name] for line in lines if line.get(name) is not None])
+        if len(values) >= LEAST_EPOCHS:
             tenth, end = len(values) // 10, len(values) - len(values) // 5
-            return float(np.mean(values[-tenth:]) - np.mean(values[end - tenth : end]))
+            jumps = np.diff(values[end - tenth :])
+            noise = float(np.sqrt((jumps**2).mean() / 2))  # of one epoch
+            points = values[-tenth:].mean() - values[end - tenth : end].mean()
+            return LateGain(float(points), noise * float(np.sqrt(2 / tenth)))
     return None

@@ -285,9 +285,10 @@ class Trainer:
             disclosures |= {"length": "not trained to the end: pass a larger --epochs"}
         if self.config.watch_test:
             disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
+        late = late_gain(list(map(json.loads, self.folder.lines())))
         results = RunResults(
             make_results(self.config, manifest, self.progress, disclosures, test, others, self.adjustment)
-            | {"late_gain": late_gain([json.loads(line) for line in self.folder.lines()])}
+            | {"late_gain": late.points if late is not None else None}
         )
         results.data = self.pieces.data
         results.predictions = {
