@@ -8,27 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnosis.comparison import Difference
 from ..models.adjustment import Adjustment
 from .candidates import Candidate, Training, shifted
 from .crossfit import CrossFit, Fitted
+from .figures import nearly_right
 from .goals import GOALS, Choice, Goal, bootstrap_scores, choose, score_all
 from .temperature import class_weights, fit_temperature
 
 INTERVAL = (2.5, 97.5)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A figure of the choice minus that of cross entropy, in points, with a 95 % interval over images."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 if the interval leaves zero out, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +34,7 @@ class Chosen:
     baseline: dict[str, float]
     """Its figures, without a shift."""
     differences: dict[str, Difference]
+    """Of the choice minus cross entropy, over images."""
     menu: list[dict[str, Any]]
     """The best shift of every training for the goal, best first, with all figures."""
     others: dict[str, dict[str, Any]]
@@ -63,22 +52,25 @@ def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 
         plain: the training that the choice is compared with.
         seed: of the bootstrap.
     """
-    candidates, right = result.candidates()
+    candidates, lead = result.candidates()
     if not candidates:
         raise ValueError("no candidate has predicted all images in the time that it had.")
-    labels, counts = result.labels[result.judged], result.counts
+    labels, counts, right = result.labels[result.judged], result.counts, lead > 0
+    nearly = nearly_right(lead, labels)
     scores = {name: score_all(name, right, labels, counts) for name in GOALS}
-    draws = {name: bootstrap_scores(name, right, labels, counts, seed=seed) for name in {goal.name, "overall"}}
     simplicity = [candidate.simplicity for candidate in candidates]
-    choice = choose(goal, scores[goal.name], draws[goal.name], simplicity, scores)
+    smooth = {name: score_all(name, nearly, labels, counts) for name in GOALS}
+
+    def taken(wanted: Goal) -> Choice:
+        drawn = bootstrap_scores(wanted, nearly, labels, counts, seed=seed)
+        return choose(wanted, smooth[wanted.name], drawn, simplicity, scores)
+
+    choice = taken(goal)
     candidate = candidates[choice.index]
     base = next(at for at, one in enumerate(candidates) if one.training == plain and one.shift == 0)
-    others = {}
-    for name in GOALS:
-        if name != goal.name:
-            drawn = bootstrap_scores(name, right, labels, counts, seed=seed)
-            other = choose(Goal(name), scores[name], drawn, simplicity)
-            others[name] = _entry(candidates[other.index], other.index, scores)
+    others = {name: taken(Goal(name)).index for name in GOALS if name != goal.name}
+    draws = {name: bootstrap_scores(name, right[[choice.index, base]], labels, counts, seed=seed)
+             for name in (goal.name, "overall")}  # fmt: skip
     return Chosen(
         candidate,
         result.fitted[candidate.training.title],
@@ -87,16 +79,17 @@ def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 
         {name: float(values[choice.index]) for name, values in scores.items()},
         plain,
         {name: float(values[base]) for name, values in scores.items()},
-        {name: _difference(scores[name], drawn, choice.index, base) for name, drawn in draws.items()},
-        _menu(candidates, scores, goal),
-        others,
+        {name: _difference(scores[name][[choice.index, base]], drawn) for name, drawn in draws.items()},
+        _menu(candidates, scores, smooth[goal.name]),
+        {name: _entry(candidates[at], at, scores) for name, at in others.items()},
         _lines(candidates, scores),
     )
 
 
-def _difference(scores: NDArray[np.float64], draws: NDArray[np.float64], one: int, other: int) -> Difference:
-    low, high = np.percentile(draws[:, one] - draws[:, other], INTERVAL)
-    return Difference(float(scores[one] - scores[other]), float(low), float(high))
+def _difference(scores: NDArray[np.float64], draws: NDArray[np.float64]) -> Difference:
+    """Of the first to the second."""
+    low, high = np.percentile(draws[:, 0] - draws[:, 1], INTERVAL)
+    return Difference(float(scores[0] - scores[1]), float(low), float(high))
 
 
 def _entry(candidate: Candidate, at: int, scores: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
@@ -113,10 +106,10 @@ def _entry(candidate: Candidate, at: int, scores: dict[str, NDArray[np.float64]]
 
 
 def _menu(
-    candidates: list[Candidate], scores: dict[str, NDArray[np.float64]], goal: Goal
+    candidates: list[Candidate], scores: dict[str, NDArray[np.float64]], by: NDArray[np.float64]
 ) -> list[dict[str, Any]]:  # fmt: skip
     best: dict[str, int] = {}
-    order = np.argsort(-scores[goal.name], kind="stable")
+    order = np.argsort(-by, kind="stable")
     for at in order.tolist():
         best.setdefault(candidates[at].training.title, at)
     return [_entry(candidates[at], at, scores) for at in best.values()]

@@ -21,6 +21,7 @@ from ..training.config import TrainConfig
 from ..training.heads import train_head
 from ..training.length import LADDER, find_length
 from .candidates import SHIFTS, Candidate, Training, shifted
+from .figures import leads, nearly_right
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
@@ -160,17 +161,17 @@ class CrossFit:
         """Trainings that have predicted every fold."""
         return [one for one in self.fitted.values() if len(one.folds) == len(self.used)]
 
-    def candidates(self, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.bool_]]:
-        """Every training with every shift, and which images (M, N) each gets right; ``only`` looks at some folds."""
+    def candidates(self, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.floating[Any]]]:
+        """Every training with every shift, and by how much (M, N) each is right; ``only`` looks at some folds."""
         known = self.judged if only is None else np.isin(self.folds, list(only))
         labels = self.labels[known]
-        rows: list[NDArray[np.bool_]] = []
+        rows: list[NDArray[np.floating[Any]]] = []
         candidates: list[Candidate] = []
         for one in self.whole() if only is None else self.fitted.values():
             logits = one.logits[known]
             for shift in SHIFTS:
                 candidates.append(Candidate(one.training, shift))
-                rows.append(shifted(logits, shift, self.counts).argmax(1) == labels)
+                rows.append(leads(shifted(logits, shift, self.counts), labels))
         return candidates, np.array(rows)
 
 
@@ -246,9 +247,10 @@ def cross_fit(
 
 def _best(result: CrossFit, goal: Goal, first: tuple[int, ...], kept: int) -> set[str]:
     """Titles of the trainings whose best shift did best on the first folds."""
-    candidates, right = result.candidates(first)
+    candidates, lead = result.candidates(first)
     known = np.isin(result.folds, list(first))
-    scores = score_all(goal, right, result.labels[known], result.counts)
+    labels = result.labels[known]
+    scores = score_all(goal, nearly_right(lead, labels), labels, result.counts)
     best: dict[str, float] = {}
     for candidate, score in zip(candidates, scores, strict=True):
         title = candidate.training.title

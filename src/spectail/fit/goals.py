@@ -70,7 +70,7 @@ def _percent(figure: str, text: str) -> float:
     return value
 
 
-def score_all(goal: Goal | str, correct: NDArray[np.bool_], labels: NDArray[Any], class_counts: CountsLike) -> Floats:
+def score_all(goal: Goal | str, correct: NDArray[Any], labels: NDArray[Any], class_counts: CountsLike) -> Floats:
     """Scores of M candidates on the same images, in percent: ``correct`` (M, N), result (M,)."""
     return figures.score_all(_figure(goal), correct, labels, class_counts)
 
@@ -95,7 +95,7 @@ class Choice:
 
 def bootstrap_scores(
     goal: Goal | str,
-    correct: NDArray[np.bool_],
+    correct: NDArray[Any],
     labels: NDArray[Any],
     class_counts: CountsLike,
     draws: int = DRAWS,
@@ -109,7 +109,7 @@ def bootstrap_scores(
 
     Args:
         goal: the goal, or its name.
-        correct: (M, N) whether the prediction of each candidate is right.
+        correct: (M, N) whether the prediction of each candidate is right, or how nearly.
         labels: (N,) true classes.
         class_counts: training images per class.
         draws: how often images are drawn.
@@ -184,7 +184,7 @@ def choose(
 
 def decide(
     goal: Goal,
-    correct: NDArray[np.bool_],
+    correct: NDArray[Any],
     labels: NDArray[Any],
     class_counts: CountsLike,
     simplicity: Sequence[float] | Floats,
