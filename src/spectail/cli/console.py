@@ -23,8 +23,13 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
+MOST_LINES = 200
+"""About epochs, of a run with more of them: that of a head may have thousands."""
+
+
 class ConsoleReporter(Reporter):
-    """A bar per epoch on a terminal, a line per epoch elsewhere; only the first process speaks."""
+    """A bar per epoch on a terminal, a line per epoch, or per several if there are many; only the first process
+    speaks."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
@@ -46,6 +51,7 @@ class ConsoleReporter(Reporter):
 
     def begin_epoch(self, stage: str, epoch: int, epochs: int, steps: int, done: int) -> None:
         self.title, self.shown = f"{stage} {epoch + 1}/{epochs}", time.monotonic()
+        self.told = (epoch + 1) % -(-epochs // MOST_LINES) == 0 or epoch + 1 == epochs
         if self.quiet or not self.console.is_terminal:
             return
         columns = (
@@ -67,7 +73,7 @@ class ConsoleReporter(Reporter):
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
-        if not self.quiet:
+        if self.told and not self.quiet:
             self.console.print(f"{self.title}  {_figures(entry)}", soft_wrap=True)
 
 

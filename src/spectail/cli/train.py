@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes
 
+from ..data.catalog import find
 from ..data.config import DataConfig
+from ..data.paths import full_name
 from ..methods.base import Options
 from ..methods.deferred import LossOptions
 from ..methods.registry import METHODS, find_method
@@ -147,12 +149,21 @@ def run(arguments: list[str]) -> None:
         report_or_say(lambda: [ended_run(config, results)], config.output / "report.html", say)
 
 
+def _usual_preset(dataset: str | None) -> str | None:
+    """Where the data are features, a head is trained on them, for as long as it needs."""
+    try:
+        return "probe" if dataset is not None and find(full_name(dataset)).has_features else None
+    except ValueError:  # said by the run, with what to do
+        return None
+
+
 def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     """The configuration that the flags describe, and what to print. ``--help`` shows a page and ends the program."""
     if arguments and not arguments[0].startswith("-"):
         arguments = _with_data(arguments, 0)
     first, _ = parse_known(First, PROG, arguments)
-    base = preset(first.sources.preset, first.dataset) if first.sources.preset is not None else TrainConfig()
+    name = first.sources.preset or _usual_preset(first.dataset)
+    base = preset(name, first.dataset) if name is not None else TrainConfig()
     if first.sources.config is not None:
         base = read_yaml(first.sources.config, base)
     base = from_dict({"method": base.method if first.method is None else first.method}, base)

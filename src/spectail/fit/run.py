@@ -113,7 +113,8 @@ def fit(
         notes.append("not trained to the end: the loss on held-out images was still falling; pass a larger --epochs")
     if not chosen.choice.floor_met:
         notes.append(chosen.choice.note)
-    reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} images")
+    things = "rows" if isinstance(data.train, FeatureSet) else "images"
+    reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} {things}")
     if asked.finetune and not trained_here:
         results = _finetuned(config, chosen, data, folder, reporter, engine, asked)
     elif trained_here:
