@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from ._utils.checks import Limits, check_choice
-from .fit.candidates import Training, rate_for, trainings
+from .fit.candidates import Training, trainings
 from .fit.choice import choose_candidate
 from .fit.crossfit import SHORT, CrossFit, Table, cross_fit
 from .fit.folds import make_folds
@@ -30,6 +30,7 @@ from .models.adjustment import Adjusted
 from .models.feature_transform import KINDS, FeatureTransform
 from .training.config import TrainConfig
 from .training.config_io import from_dict
+from .training.head_settings import rate_for
 from .training.heads import train_head, trains_on_arrays
 from .training.length import find_length
 

@@ -15,6 +15,7 @@ from ..data.catalog import find
 from .index import Record
 from .planning import Plan
 from .runs import Run
+from .scales import ABOUT
 
 SLOWER = {"bbn": 2.0, "concutmix": 3.0, "metasaug": 1.5, "cmo": 1.05, "wb": 1.3, "gml": 1.2, "balms": 1.3, "los": 1.3,
           "crt": 1.3, "lws": 1.3}  # fmt: skip
@@ -106,7 +107,7 @@ def run_seconds(run: Run, times: StepTimes) -> float | None:
     images = training_images(run.sized.own["data"])
     if images is None:
         return None
-    steps = images * run.sized.epochs
+    steps = images * (run.sized.epochs or ABOUT)
     if run.sized.probe:
         return steps * times.heads.get(run.cell.method, HEAD_STEP * slower(run, images)) + AROUND
     step = times.of(run)
@@ -120,7 +121,7 @@ def slower(run: Run, images: int) -> float:
     if method not in NEW_HEADS or run.sized.own.get("options", {}).get("stage2_epochs") is not None:
         return factor
     shown, each = NEW_HEADS[method]
-    return max(factor, 1 + each * min(shown, 120 * images) / (images * run.sized.epochs))
+    return max(factor, 1 + each * min(shown, 120 * images) / (images * (run.sized.epochs or ABOUT)))
 
 
 def feature_seconds(runs: Iterable[Run], step: float | None) -> float | None:
@@ -194,7 +195,7 @@ def learn(times: StepTimes, plan: Plan, records: Iterable[Record]) -> None:
         images = training_images(run.sized.own["data"])
         if not images:
             continue
-        each = record.results["seconds"] / (images * run.sized.epochs)
+        each = record.results["seconds"] / (images * (run.sized.epochs or ABOUT))
         if features is not None:
             heads.setdefault(run.cell.method, []).append(each)
         else:

@@ -49,6 +49,10 @@ WATCHED = {"watch_test": 0.2}
 """Part of the test set on which it is watched, and nothing else decided, whether a training has come to its end."""
 BATCH = {"demo": 64}
 """Images in a batch by preset, where they are not 128."""
+UNTIL_THE_END = 0
+"""Epochs of a head that finds its length itself."""
+ABOUT = 24
+"""Epochs that such a head usually takes."""
 LONGER = {("scratch", "inat2018"): 300}
 
 
@@ -120,7 +124,7 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
     whole = LONGER.get((cell.setting, cell.dataset), EPOCHS[cell.setting])
     if cell.dataset == "glyphs-lt":
         found = replace(found, notes=(*found.notes, f"{found.epochs} epoch{'s' * (found.epochs > 1)}"))
-    elif found.epochs != whole:
+    elif found.epochs not in (whole, UNTIL_THE_END):
         found = replace(found, notes=(*found.notes, f"{found.epochs} epochs instead of {whole}"))
     if cell.dataset == "imagenet-lt" and overrides.imagenet_lt == "official" and cell.imbalance != 100.0:
         found = replace(found, refused="the official ImageNet-LT lists have no other imbalance factor")
@@ -141,7 +145,7 @@ def _with_recipe(found: Sized, cell: Cell) -> Sized:
         return found
     notes, options = list(found.notes), dict(recipe.options)
     if options.get("stage2_epochs") is not None:  # never longer than published: that was worse where it was tried
-        share = min(1.0, found.epochs / recipe.optim["epochs"])
+        share = min(1.0, (found.epochs or ABOUT) / recipe.optim["epochs"])
         options["stage2_epochs"] = max(1, round(options["stage2_epochs"] * share))
     if options.get("meta_data") == "val":
         options["meta_data"] = "train"
@@ -179,10 +183,9 @@ def _glyphs(scale: Scale) -> Sized:
 def _quick(cell: Cell) -> Sized:
     if cell.setting == "pretrained":
         model = BACKBONES.get(cell.backbone, cell.backbone)
-        base = {"preset": "probe", "transform": "vit-224", "model": {"model": model, "pretrained": True},
-                "optim": {"epochs": 12}}  # fmt: skip
-        notes = ("linear head on frozen features instead of fine-tuning",)
-        return Sized(base, {}, notes, model, 224, 12, True)
+        base = {"preset": "probe", "model": {"model": model, "pretrained": True, "img_size": 224}}
+        notes = ("linear head on frozen features, trained to the end, instead of fine-tuning",)
+        return Sized(base, {}, notes, model, 224, UNTIL_THE_END, True)
     base = {"model": {"model": "resnet20", "img_size": 32},
             "optim": {"epochs": 12, "optimizer": "sgd", "lr": 0.1, "weight_decay": 2e-4,
                       "warmup_epochs": 1.0}}  # fmt: skip

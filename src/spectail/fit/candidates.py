@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
-from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
+from ..training.head_settings import HEADS, rate_for
 
 AS_TRAINED = "network"
 """In place of features: the logits of a network that was trained here, with its own head."""
@@ -78,16 +77,6 @@ LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("car-balanced", "car-balanced", 2, {}),
 )
 """Name, method, simplicity, settings."""
-
-HEADS = (("standard", 0.0), ("standard", 1.0), ("projected", 0.0), ("projected", 1.0))
-"""Features and weight decay. On frozen features these matter more than the loss."""
-RATE = 0.15
-"""Learning rate for one column: a step of AdamW moves a logit by the more, the more columns there are."""
-
-
-def rate_for(features: str, width: int) -> float:
-    """The learning rate of a head on features of so many columns."""
-    return float(RATE / math.sqrt(FeatureTransform(features, width).out_width))
 
 
 def trainings(width: int, methods: Sequence[str] | None = None) -> list[Training]:

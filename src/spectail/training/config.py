@@ -142,10 +142,10 @@ class TrainConfig:
     """Normalise images as the checkpoint was trained (timm models), or as the transform says."""
     probe: bool = False
     """Freeze the backbone, compute its features once, and train the head on them."""
-    features: Literal["raw", "standard", "power", "projected"] | None = None
+    features: Literal["auto", "raw", "standard", "power", "projected"] | None = None
     """What a probe does to features: nothing, mean 0 and deviation 1 in each dimension, signed square roots, centred,
-    on one scale, or these on their 256 leading principal directions. By default raw for --probe and standard for
-    features:FILE."""
+    on one scale, or these on their 256 leading principal directions. auto chooses that, learning rate and weight decay
+    on held-out images. By default raw for --probe, standard for features:FILE, auto for --preset probe."""
     stage1: Path | None = None
     """Folder of a run whose model replaces the first stage of a method that has several. By default the method
     trains its own."""
@@ -206,7 +206,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "transform": "vit-224",
         "normalization": "transform",
     },
-    "probe": {"probe": True, "optim": {"epochs": 0, "lr": 1e-3, "weight_decay": 0.0}},
+    "probe": {"probe": True, "features": "auto", "optim": {"epochs": 0, "lr": 1e-3, "weight_decay": 0.0}},
 }  # fmt: skip
 
 

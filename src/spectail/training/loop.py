@@ -24,12 +24,13 @@ from ..methods.base import Stage
 from ..models.adjustment import Adjustment
 from ..models.weights import read_weights
 from . import checkpoint
-from .build import make_pieces
+from .build import load_data, make_pieces
 from .car_term import make_car_term
 from .config import TrainConfig, check_config, check_every_class, check_stages
 from .diagnostics import car_gradient, cm_gap
 from .evaluate import evaluate
 from .hardware import with_precision
+from .head_settings import AUTO, with_head_settings
 from .length import late_gain, with_length
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
@@ -88,9 +89,11 @@ def train(
         adjustment = folder.check_adjustment(adjustment)
         if done is not None:
             return RunResults(done)
-        config = folder.with_its_length(config)
+        config = folder.with_what_it_found(config)
     reporter = reporter or Reporter()
-    config, long_enough = with_length(config, data, reporter)
+    if data is None and (config.features == AUTO or not config.optim.epochs):
+        data = load_data(config, reporter)
+    config, long_enough = with_length(with_head_settings(config, data, reporter), data, reporter)
     with Interruptible() as interrupt:
         trainer = Trainer(config, folder, reporter, interrupt, data, adjustment)
         trainer.long_enough = long_enough

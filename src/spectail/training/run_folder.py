@@ -66,7 +66,7 @@ class RunFolder:
         if config.optim.precision == "auto":  # where the run was begun, it stood for this
             optim = dataclasses.replace(config.optim, precision=saved.optim.precision)
             config = dataclasses.replace(config, optim=optim)
-        config = self.with_its_length(config)
+        config = self.with_what_it_found(config)
         same = {name: getattr(config, name) for name in MAY_DIFFER}
         found = differences(dataclasses.replace(saved, **same), config)
         if found:
@@ -76,12 +76,15 @@ class RunFolder:
             )
         return True
 
-    def with_its_length(self, config: TrainConfig) -> TrainConfig:
-        """Settings that leave the length to the run, with the one that it has found."""
-        if config.optim.epochs:
-            return config
-        epochs = read_yaml(self.path / "config.yaml").optim.epochs
-        return dataclasses.replace(config, optim=dataclasses.replace(config.optim, epochs=epochs))
+    def with_what_it_found(self, config: TrainConfig) -> TrainConfig:
+        """Settings that leave the length, or features, rate and decay, to the run, with what it has found."""
+        saved = read_yaml(self.path / "config.yaml")
+        if not config.optim.epochs:
+            config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, epochs=saved.optim.epochs))
+        if config.features == "auto":
+            optim = dataclasses.replace(config.optim, lr=saved.optim.lr, weight_decay=saved.optim.weight_decay)
+            config = dataclasses.replace(config, features=saved.features, optim=optim)
+        return config
 
     def adjustment(self) -> Adjustment | None:
         """What is done to the logits of the run's model, if anything."""
