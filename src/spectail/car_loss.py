@@ -113,7 +113,7 @@ class CARLoss(nn.Module):
         value, share, base = car._measure(logits, target, sync, self._alpha if shares else None)
         alpha = self._alpha(value)
         if base is not None and car.last is not None:
-            loss, penalty = value, car.last.spectral_norm
+            loss, penalty = value, car.last.value
         else:
             base, penalty = self._base(logits, target, share), value
             loss, base, penalty = base + alpha * penalty, base.detach(), penalty.detach()
@@ -135,8 +135,7 @@ class CARLoss(nn.Module):
         return base
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        seen = state_dict.get(f"{prefix}car.history.seen")
-        if seen is None or seen.numel() == self.car.num_classes:  # otherwise the history says why and nothing is loaded
+        if self.car.history.refusal(state_dict, f"{prefix}car.history.") is None:  # else it says why, nothing is loaded
             super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _alpha(self, like: Tensor) -> Tensor | float:

@@ -142,9 +142,11 @@ def fast_rows(
 
 
 def soft_gradient(
-    soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, kind: Surrogate, entropy: float = 0.0
+    soft: SoftRows, left: Tensor | None, scale: Tensor, logits: Tensor, kind: Surrogate, entropy: float = 0.0
 ) -> Tensor:
     """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K); uses up ``soft``.
+
+    Without ``left`` it is all ones.
 
     For a softmax selection at temperature T, with a = rows * left and h = sum(a): (a - select * h) / T, plus
     a * (1 - gate) from the gate; the label's own entry is minus the sum of the others.
@@ -154,21 +156,24 @@ def soft_gradient(
     """
     target, column = soft.target, scale[:, None]
     gate = soft.gate if kind.gate_learns else None
-    total = torch.mv(soft.rows, left)[:, None]
+    total = (soft.rows.sum(1) if left is None else torch.mv(soft.rows, left))[:, None]
     if kind.uses_softmax:
         cooled = 1 / kind.temperature
         times = cooled + 1 if gate is not None else cooled  # a / T and, from the gate, a once more
         # the first result is fresh memory, which outlives the step; more of it would cost more than the arithmetic
         gradient = soft.rows * column if gate is None else torch.addcmul(soft.rows, soft.rows, gate, value=-1 / times)
-        gradient.mul_(left * times)
-        if gate is not None:
-            gradient.mul_(column)
+        if left is None:
+            gradient.mul_(times if gate is None else column * times)
+        else:
+            gradient.mul_(left * times)
+            if gate is not None:
+                gradient.mul_(column)
         factor = total.mul_(column)
         if entropy:  # the temperature is 1
             factor.sub_(soft.rest, alpha=entropy)
         gradient.addcmul_(soft.select, factor, value=-cooled)
         return gradient.scatter_(1, target, -gradient.sum(1, keepdim=True))
-    weighted = soft.rows.mul_(left)
+    weighted = soft.rows if left is None else soft.rows.mul_(left)
     positive = soft.select > 0
     room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
     share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
