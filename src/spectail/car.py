@@ -285,7 +285,7 @@ class CAR(nn.Module):
         scores = logits.to(torch.float64 if wide else torch.float32)
         if scores.dtype != self.log_prior.dtype:
             self.weights, self.log_prior = (value.to(scores.device) for value in self._constants(scores.dtype))
-        return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
+        return torch.add(scores, self.log_prior, alpha=self.prior_shift) if self.prior_shift else scores
 
     def _read(
         self, logits: Tensor, target: Target, group: dist.ProcessGroup | None, fixed: bool, counts: NDArray[Any] | None

@@ -98,6 +98,8 @@ class SoftRows(NamedTuple):
     """(E, 1) softmax of the true class, where the plain softmax was taken."""
     rest: Tensor | float = 1.0
     """(E, 1) what the plain softmax of the others was divided by."""
+    partner: Tensor | None = None
+    """(E, 1) a class whose row is 0 because it is no error; the true class for those that have none."""
 
 
 def fast_rows(
@@ -116,11 +118,9 @@ def fast_rows(
     if kind.form == "full" and kind.temperature == 1:
         # exp(f) is in the softmax already: sigmoid(gamma + f_i - f_j) = p_i / (p_i + p_j exp(-gamma))
         select = torch.softmax(logits, 1, out=first)
-        margin = math.exp(-min(kind.gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
         chance = select.gather(1, target)
-        odds = chance.clamp_min(torch.finfo(select.dtype).tiny / margin)
         select.scatter_(1, target, 0)
-        gate = torch.add(select, odds, alpha=margin, out=second)
+        gate = torch.add(select, lowered(chance, kind.gamma), out=second)
         torch.div(select, gate, out=gate)
         if kind.competitors == "non-target":
             rest = select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny)
@@ -137,8 +137,9 @@ def fast_rows(
             lead += kind.gamma
             gate = lead.relu_() if kind.form == "no-both" else lead.sigmoid_()
     rows = select.clone() if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
-    rows = rows if partner is None else rows.scatter_(1, partner[:, None], 0)
-    return SoftRows(rows, select, gate, target, chance, rest)
+    other = None if partner is None else partner[:, None]
+    rows = rows if other is None else rows.scatter_(1, other, 0)
+    return SoftRows(rows, select, gate, target, chance, rest, other)
 
 
 def soft_gradient(
@@ -155,6 +156,8 @@ def soft_gradient(
     the softmax itself, so it only changes the factor of ``select``.
     """
     target, column = soft.target, scale[:, None]
+    if left is None and kind.plain:
+        return _error_gradient(soft, column, kind, entropy)
     gate = soft.gate if kind.gate_learns else None
     total = (soft.rows.sum(1) if left is None else torch.mv(soft.rows, left))[:, None]
     if kind.uses_softmax:
@@ -183,3 +186,38 @@ def soft_gradient(
         gradient.addcmul_(weighted, gate - 1, value=-1)
     moved = gradient if fixed is None else gradient - fixed  # what the true logit takes part in
     return gradient.scatter_(1, target, -moved.sum(1, keepdim=True)).mul_(column)
+
+
+def _error_gradient(soft: SoftRows, column: Tensor, kind: Surrogate, entropy: float) -> Tensor:
+    """The same for ``left`` of ones, where h is the error of the sample: select * (gate * (2 - gate) - h).
+
+    For a sample far on the wrong side, h and gate are close to 1 and their difference would be rounding. There it is
+    select * ((1 - h) - (1 - gate)^2), with 1 - h from a sum of its own: select * (1 - gate) is gate * odds / rest.
+    """
+    assert soft.gate is not None
+    assert soft.chance is not None
+    gate, error, odds = soft.gate, soft.rows.sum(1, keepdim=True), lowered(soft.chance, kind.gamma)
+    right = gate.sum(1, keepdim=True)
+    if soft.partner is not None:
+        excused = soft.select.gather(1, soft.partner)
+        right -= gate.gather(1, soft.partner)
+    right *= odds / soft.rest
+    if kind.competitors == "all":
+        right += soft.chance
+    if soft.partner is not None:
+        right += excused
+    wrong = error > 0.5
+    base = right.where(wrong, -error) * column
+    if entropy:
+        base += entropy * soft.rest
+    gate -= wrong.to(gate.dtype)  # what follows is gate * (2 - gate), or -(1 - gate)^2
+    gradient = torch.addcmul(base, gate, torch.addcmul(column * (~wrong * 2), gate, -column)).mul_(soft.select)
+    if soft.partner is not None:  # for a class without mass: -select * h
+        gradient.scatter_(1, soft.partner, excused * column * (right - 1).where(wrong, -error))
+    return gradient.scatter_(1, soft.target, -gradient.sum(1, keepdim=True))
+
+
+def lowered(chance: Tensor, gamma: float) -> Tensor:
+    """The softmax of the true class with its logit lowered by the margin; not quite 0, so that one can divide by it."""
+    margin = math.exp(-min(gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
+    return chance.clamp_min(torch.finfo(chance.dtype).tiny / margin) * margin

@@ -53,12 +53,12 @@ class ClassErrors(nn.Module):
         self.register_buffer("seen", torch.zeros(self.num_classes, dtype=torch.bool, device=device))
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=device))
 
-    def put(self, errors: Tensor, mass: Tensor, filled: Tensor | bool = True) -> None:
-        """Keep what became of the errors, count a step, and remember which classes it showed."""
-        if self.errors.dtype != errors.dtype:
-            self.errors = errors.clone()
-        else:
-            self.errors.copy_(errors)
+    def convert(self, dtype: torch.dtype) -> None:
+        if self.errors.dtype != dtype:
+            self.errors = self.errors.to(dtype)
+
+    def note(self, mass: Tensor, filled: Tensor | bool = True) -> None:
+        """Count a step and remember which classes it showed, for a start from the first estimate."""
         self.steps.add_(filled)
         self.seen.logical_or_(mass > 0)
 
@@ -74,8 +74,8 @@ class ClassErrors(nn.Module):
             errors.append(problem)
             return
         saved = state_dict.get(prefix + "errors")
-        if saved is not None and saved.dtype != self.errors.dtype:
-            self.errors = self.errors.to(saved.dtype)
+        if saved is not None:
+            self.convert(saved.dtype)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -102,7 +102,10 @@ def worst_step(history: ClassErrors, step: Step, weights: Tensor, sharpness: flo
     else:
         errors.addcmul_(step.ranks.errors(batch, step.group), enters)
     if step.commit:
-        history.put(errors, mass, True if filled is None else filled)
+        history.convert(mass.dtype)
+        history.errors.copy_(errors)
+        if step.seeds:
+            history.note(mass, True if filled is None else filled)
     found = soft_maximum(errors * weights, sharpness)
     if filled is not None:
         found = found._replace(value=found.value * filled)
