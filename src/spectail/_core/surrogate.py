@@ -99,7 +99,7 @@ class SoftRows(NamedTuple):
     rest: Tensor | float = 1.0
     """(E, 1) what the plain softmax of the others was divided by."""
     partner: Tensor | None = None
-    """(E, 1) a class whose row is 0 because it is no error; the true class for those that have none."""
+    """(E, 1) a class whose row and gate are 0 because it is no error; the true class for those that have none."""
 
 
 def fast_rows(
@@ -136,9 +136,10 @@ def fast_rows(
         if kind.form != "no-gate":
             lead += kind.gamma
             gate = lead.relu_() if kind.form == "no-both" else lead.sigmoid_()
-    rows = select.clone() if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
     other = None if partner is None else partner[:, None]
-    rows = rows if other is None else rows.scatter_(1, other, 0)
+    held = select.clone() if gate is None else gate
+    held = held if other is None else held.scatter_(1, other, 0)
+    rows = held if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
     return SoftRows(rows, select, gate, target, chance, rest, other)
 
 
@@ -196,24 +197,20 @@ def _error_gradient(soft: SoftRows, column: Tensor, kind: Surrogate, entropy: fl
     """
     assert soft.gate is not None
     assert soft.chance is not None
-    gate, error, odds = soft.gate, soft.rows.sum(1, keepdim=True), lowered(soft.chance, kind.gamma)
-    right = gate.sum(1, keepdim=True)
-    if soft.partner is not None:
-        excused = soft.select.gather(1, soft.partner)
-        right -= gate.gather(1, soft.partner)
-    right *= odds / soft.rest
+    gate, error = soft.gate, soft.rows.sum(1, keepdim=True)
+    right = gate.sum(1, keepdim=True).mul_(lowered(soft.chance, kind.gamma)).div_(soft.rest)
     if kind.competitors == "all":
         right += soft.chance
     if soft.partner is not None:
-        right += excused
+        right += soft.select.gather(1, soft.partner)
     wrong = error > 0.5
-    base = right.where(wrong, -error) * column
+    base = right.where(wrong, -error).mul_(column)
     if entropy:
         base += entropy * soft.rest
-    gate -= wrong.to(gate.dtype)  # what follows is gate * (2 - gate), or -(1 - gate)^2
-    gradient = torch.addcmul(base, gate, torch.addcmul(column * (~wrong * 2), gate, -column)).mul_(soft.select)
-    if soft.partner is not None:  # for a class without mass: -select * h
-        gradient.scatter_(1, soft.partner, excused * column * (right - 1).where(wrong, -error))
+    wrong = wrong.to(gate.dtype)
+    gate -= wrong
+    gradient = (2 - 2 * wrong) - gate  # times the gate as it now is: gate * (2 - gate), or -(1 - gate)^2
+    gradient.mul_(gate).mul_(column).add_(base).mul_(soft.select)  # addcmul is slow at columns
     return gradient.scatter_(1, soft.target, -gradient.sum(1, keepdim=True))
 
 
