@@ -156,7 +156,8 @@ class Ranks:
     def errors(self, batch: BatchConfusion, group: dist.ProcessGroup) -> Tensor:
         """What the samples of the global batch add up to in the sum of each class's column, (K,)."""
         sums = torch.zeros_like(batch.mass)
-        return sum_columns(sums.index_add_(0, batch.items.label, batch.errors() * batch.items.mass), group)
+        sums = sum_columns(sums.index_add_(0, batch.items.label, batch.errors() * batch.items.mass), group)
+        return sums.where(batch.mass > 0, 0)  # of a batch that a rank has refused, nothing enters
 
     def __deepcopy__(self, memo: object) -> Ranks:
         return Ranks(self.num_classes, self.ignore_index, self.whole_columns)
