@@ -89,12 +89,22 @@ CASES = {
     "fixed-first": Case(options=FIXED | {"ema_start": "first"}, preset="classwise", late=True, guarded=True),
     "fixed-accumulated": Case(options=FIXED, micro=2, cut=(16, 10), guarded=True),
     "fixed-many": Case(classes=500, steps=10, options=FIXED, guarded=True),
+    "worst": Case(preset="worst"),
+    "worst-batch": Case(options={"norm": "worst"}, cut=(20, 32, 12, 0)),
+    "worst-mixed": Case(preset="worst", labels="mixed", cut=(20, 12), late=True),
+    "worst-soft": Case(preset="worst", labels="soft", cut=(20,)),
+    "worst-ignored": Case(preset="worst", ignored="some", late=True),
+    "worst-many": Case(preset="worst", classes=500, steps=6),
+    "fixed-worst": Case(options=FIXED, preset="worst", cut=(20, 12, 30, 1), late=True, guarded=True),
+    "fixed-worst-mixed": Case(options=FIXED, preset="worst", labels="mixed", ignored="some", guarded=True),
     "nan": Case(bad="nan", preset="classwise"),
+    "nan-worst": Case(bad="nan", preset="worst"),
     "label": Case(bad="label"),
     "shape": Case(bad="shape"),
     "one-rank": Case(probe=True, preset="classwise"),
     "saved": Case(save=True),
     "saved-classwise": Case(save=True, preset="classwise", classes=100),
+    "saved-worst": Case(save=True, preset="worst"),
 }
 
 
@@ -134,7 +144,7 @@ class Run:
         self.net = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, case.classes)).to(case.dtype)
         self.model = DistributedDataParallel(self.net) if world > 1 else self.net
         counts = [1000 // (j + 1) + 1 for j in range(case.classes)]
-        make = CARLoss.classwise if case.preset == "classwise" else CARLoss
+        make = CARLoss if case.preset == "batch" else getattr(CARLoss, case.preset)
         options = dict(case.options)
         if case.bad and world > 1:  # a rank left waiting gets an error within seconds
             options["sync"] = dist.new_group(timeout=timedelta(seconds=5))
@@ -169,7 +179,8 @@ class Run:
 
     def finish(self) -> dict[str, Any]:
         self.result["parameters"] = torch.cat([p.detach().flatten() for p in self.net.parameters()])
-        self.result["confusion"] = self.criterion.car.confusion
+        car = self.criterion.car
+        self.result["confusion"] = car.confusion if car.norm == "spectral" else car.errors
         self.result["step"] = int(self.criterion.step)
         return self.result
 
@@ -225,9 +236,9 @@ def train(name: str, folder: Path) -> dict[str, Any]:
     return run.finish()
 
 
-def refused_later() -> dict[str, Any]:
+def refused_later(preset: str) -> dict[str, Any]:
     """On the fixed path nobody waits for a verdict: the rank that refuses raises, for the others the batch is empty."""
-    run = Run(Case(options=FIXED, preset="classwise"), RANK, WORLD)
+    run = Run(Case(options=FIXED, preset=preset), RANK, WORLD)
     run.steps(2)
     before = run.state()
     x, target = draw(run.case, 1000, RANK, WORLD)
@@ -302,7 +313,8 @@ def train_all(folder: Path) -> dict[str, Any]:
             results[name] = train(name, folder)
             results[name]["sizes"] = list(sizes)
         if WORLD > 1:
-            results["refused later"] = refused_later()
+            results["refused later"] = refused_later("classwise")
+            results["refused later, worst"] = refused_later("worst")
             results["more labels"] = more_labels()
             results["after the job"] = after_the_job()
     return results

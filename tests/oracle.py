@@ -5,6 +5,7 @@ Everything here is float64 and differentiable. One sample at a time, one label o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -134,9 +135,12 @@ class SlowCAR:
         weighting: str | None = "frequency",
         normalize_weights: bool = False,
         prior_shift: float = 0.0,
+        norm: str = "spectral",
+        sharpness: float = 20.0,
         **batch_options: object,
     ) -> None:
         self.beta, self.ema, self.ema_start, self.batch_options = beta, ema, ema_start, batch_options
+        self.norm, self.sharpness = norm, sharpness
         size, total = len(counts), sum(counts)
         self.weights = weights_of(counts, r0, normalize_weights) if weighting else torch.ones(size, dtype=torch.float64)
         self.shift = prior_shift * torch.tensor([n / total for n in counts], dtype=torch.float64).log()
@@ -152,6 +156,8 @@ class SlowCAR:
         if commit:
             self.confusion = after.detach()
             self.seen |= set(mass)
+        if self.norm == "worst":
+            return self._worst(after) + 0 * logits.double().sum()
         used = after.detach().any(0)  # columns of zeros change nothing
         self.weighted = after[:, used] * self.weights[used]
         norm = torch.linalg.matrix_norm(self.weighted, 2) if used.any() else after.sum()
@@ -159,8 +165,17 @@ class SlowCAR:
 
     def gap(self) -> float:
         """Second singular value over the first, at the latest call; 0 if there is none."""
+        if self.norm == "worst":
+            return 0.0
         values = torch.linalg.svdvals(self.weighted.detach()).tolist()
         return values[1] / values[0] if len(values) > 1 and values[0] > 0 else 0.0
+
+    def _worst(self, confusion: Tensor) -> Tensor:
+        """Class errors, each with its share in a softmax that is not differentiated."""
+        errors = [weight * column.sum() for weight, column in zip(self.weights, confusion.T, strict=True)]
+        known = [error.item() for error in errors]
+        grown = [math.exp(self.sharpness * error / (max(known) or 1.0)) for error in known]
+        return sum(share / sum(grown) * error for share, error in zip(grown, errors, strict=True))
 
     def _batch(self, columns: dict[int, Tensor], mass: dict[int, float]) -> Tensor:
         new = damped_confusion(columns, mass, len(self.weights))

@@ -193,24 +193,28 @@ def test_presets_are_those_of_car_with_their_alpha(preset, alpha):
     assert getattr(CARLoss, preset)(COUNTS, alpha=1.5).alpha == 1.5
 
 
+@pytest.mark.parametrize("name", ["balanced", "worst"])
 @pytest.mark.parametrize("tau", [None, 0.5, 2.0])
-def test_balanced_is_balanced_softmax_and_car_on_the_same_logits(tau):
-    found = CARLoss.balanced(COUNTS) if tau is None else CARLoss.balanced(COUNTS, tau)
-    preset = PRESETS["balanced"]
+def test_balanced_and_worst_are_balanced_softmax_and_car_on_the_same_logits(name, tau):
+    make, preset = getattr(CARLoss, name), PRESETS[name]
+    found = make(COUNTS) if tau is None else make(COUNTS, tau)
     tau = preset.tau if tau is None else tau
     car = CAR(COUNTS, **preset.options)
     shift = tau * (torch.tensor(COUNTS) / sum(COUNTS)).log()
     for logits, target in batches(COUNTS, 3):
         wanted = F.cross_entropy(logits + shift, target) + preset.alpha * car(logits + shift, target)
         assert_near(found(logits, target), wanted, 1e-5)
-    assert CARLoss.balanced(COUNTS, alpha=0.0, tau=tau)(logits, target) == pytest.approx(
+    assert make(COUNTS, alpha=0.0, tau=tau)(logits, target) == pytest.approx(
         F.cross_entropy(logits + shift, target).item(), abs=1e-6
     )
 
 
-def test_balanced_has_its_own_loss():
-    with pytest.raises(ValueError, match="Balanced Softmax; leave base out"):
-        CARLoss.balanced(COUNTS, base=torch.nn.CrossEntropyLoss())
+@pytest.mark.parametrize("name", ["balanced", "worst"])
+def test_balanced_and_worst_have_their_own_loss(name):
+    with pytest.raises(ValueError, match=f"CARLoss.{name} has a loss of its own, Balanced Softmax; leave base out"):
+        getattr(CARLoss, name)(COUNTS, base=torch.nn.CrossEntropyLoss())
+    with pytest.raises(ValueError, match=f"prior_shift of CARLoss.{name} must be given as tau; got 1"):
+        getattr(CARLoss, name)(COUNTS, prior_shift=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -266,10 +270,11 @@ def side_by_side(num_classes, **options):
 
 
 @pytest.mark.parametrize("num_classes", [7, 60, 200, 700, 2100])
+@pytest.mark.parametrize("norm", ["spectral", "worst"])
 @pytest.mark.parametrize("options", [{}, {"gamma": 2.0, "competitors": "non-target", "ema": "class", "beta": 0.9}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_softmax_gives_the_loss_of_two(num_classes, options, dtype):
-    shared, apart = side_by_side(num_classes, alpha=2.0, warmup_steps=3, **options)
+def test_one_softmax_gives_the_loss_of_two(num_classes, options, dtype, norm):
+    shared, apart = side_by_side(num_classes, alpha=2.0, warmup_steps=3, norm=norm, **options)
     limit = 1e-5 if dtype == torch.float32 else 1e-10
     for logits, target in batches(long_tail(num_classes), 4, dtype=dtype):
         value, gradient = value_and_gradient(shared, logits, target)

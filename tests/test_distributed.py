@@ -12,8 +12,12 @@ import torch
 from distributed_worker import train_all
 from rank_pool import Ranks
 
-SAVED = ("saved", "saved-classwise")
-REFUSED = ("nan", "label", "shape")
+SAVED = ("saved", "saved-classwise", "saved-worst")
+REFUSED = ("nan", "nan-worst", "label", "shape")
+WORST = (
+    *("worst", "worst-batch", "worst-mixed", "worst-soft", "worst-ignored", "worst-many"),
+    *("fixed-worst", "fixed-worst-mixed"),
+)
 CASES = (
     *("batch", "classwise", "ragged", "ragged-classwise", "ragged-mixed", "separate", "separate-classwise"),
     *("mixed", "mixed-classwise", "mixed-one-rank", "soft", "soft-classwise", "soft-bfloat16"),
@@ -21,6 +25,7 @@ CASES = (
     *("first", "first-classwise", "first-ignored", "squared", "squared-classwise", "many", "one-rank", *SAVED),
     *("fixed", "fixed-classwise", "fixed-ragged", "fixed-separate", "fixed-mixed", "fixed-soft", "fixed-ignored"),
     *("fixed-ignored-rank", "fixed-first", "fixed-accumulated", "fixed-many"),
+    *WORST,
 )
 
 
@@ -81,9 +86,18 @@ def test_base_losses_of_the_ranks_average_to_that_of_one_process(results: Result
     assert gap(mean[-last:], single["base"]) <= (1e-5 if case == "live" else 1e-9)
 
 
+@pytest.mark.parametrize("case", WORST)
+def test_class_errors_have_no_search_that_could_differ(results: Results, case: str) -> None:
+    first, _, single = results.of(case)
+    for what in ("parameters", "confusion", "car"):
+        assert gap(first[what], single[what]) <= 1e-12, what
+    if case == "worst-many":  # and the ranks tell each other K numbers, no columns
+        assert max(first["sizes"]) <= 500 + 2
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_every_rank_raises_when_one_refuses_its_batch(results: Results, case: str) -> None:
-    reason = {"nan": "NaN", "label": "labels must lie in", "shape": "21 classes"}[case]
+    reason = {"nan": "NaN", "label": "labels must lie in", "shape": "21 classes"}[case.removesuffix("-worst")]
     good, bad = results.ranks[0][case]["errors"]
     assert bad.startswith("ValueError")
     assert reason in bad
@@ -130,10 +144,11 @@ def test_ranks_exchange_columns_and_never_the_matrix(results: Results, case: str
 
 def test_a_batch_refused_on_the_fixed_path_is_empty_for_the_others(results: Results) -> None:
     for rank in results.ranks:
-        good, bad = rank["refused later"]["errors"]
-        assert good == "value 0.0, gradient 0.0"
-        assert "21 classes" in bad
-        assert rank["refused later"]["unchanged"]
+        for found in (rank["refused later"], rank["refused later, worst"]):
+            good, bad = found["errors"]
+            assert good == "value 0.0, gradient 0.0"
+            assert "21 classes" in bad
+            assert found["unchanged"]
 
 
 def test_a_larger_batch_on_the_fixed_path_warns_and_keeps_the_ranks_alike(results: Results) -> None:

@@ -17,6 +17,7 @@ SETTINGS = [
     CLASSWISE,
     {**CLASSWISE, "ema_start": "first"},
     {"ema": "class", "beta": 0.5, "prior_shift": 1.0},
+    {**CLASSWISE, "ema_start": "first", "norm": "worst"},
 ]
 
 
@@ -59,7 +60,7 @@ def test_every_step_is_that_of_the_definition(num_classes, kind, options):
 
 @pytest.mark.parametrize(
     ("make", "options", "kind"),
-    all_pairs([CAR, CARLoss, CARLoss.balanced], SETTINGS, ["hard", "soft", "mixed", "ignored"]),
+    all_pairs([CAR, CARLoss, CARLoss.balanced, CARLoss.worst], SETTINGS, ["hard", "soft", "mixed", "ignored"]),
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_no_step_after_the_first_waits(make, options, kind):

@@ -37,6 +37,8 @@ OPTIONS = {
     "mixed": "masked",
     "temperature": 1.0,
     "baseline_grad": True,
+    "norm": "spectral",
+    "sharpness": 20.0,
     "solver": "auto",
     "sync": "auto",
     "on_empty": "error",

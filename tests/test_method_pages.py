@@ -116,15 +116,16 @@ def test_the_page_of_car_names_its_options_with_the_values_they_have():
 
 def test_presets_of_car_have_the_weights_the_page_says():
     said = next(cells[3] for cells in rows("car") if cells[0] == "`--car.alpha`")
-    others = [f"{PRESETS[name].alpha:g} in `{name}`" for name in ("classwise", "balanced", "reference")]
+    others = [f"{PRESETS[name].alpha:g} in `{name}`" for name in ("classwise", "balanced", "worst", "reference")]
     assert ", ".join(others) in said
 
 
-def test_the_page_of_car_balanced_names_what_its_preset_changes():
-    alpha, changes, _ = PRESETS["balanced"]
+@pytest.mark.parametrize("preset", ["balanced", "worst"])
+def test_pages_of_car_with_balanced_softmax_name_what_their_preset_changes(preset):
+    alpha, changes, _ = PRESETS[preset]
     for option, value in ({"alpha": alpha} | changes).items():
         value = f"{value:g}" if isinstance(value, float) else value
-        assert f"--car.{option} {value}" in text("car-balanced"), option
+        assert f"{flag(f'car.{option}')} {value}" in text(f"car-{preset}"), option
 
 
 @each_method

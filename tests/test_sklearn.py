@@ -242,7 +242,7 @@ def test_the_seed_may_be_a_generator():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "bbn"}, r"method must be 'auto' or one of ce, focal, .*car-balanced; got 'bbn'\."),
+        ({"method": "bbn"}, r"method must be 'auto' or one of ce, focal, .*car-worst; got 'bbn'\."),
         ({"method": "car_balanced"}, "method must be 'auto' or one of"),
         ({"method": None}, "method must be 'auto' or one of"),
         ({"goal": "recall"}, "there is no goal 'recall'"),

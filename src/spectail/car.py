@@ -16,23 +16,22 @@ from ._core.dtypes import full_precision
 from ._core.history import LIVE_FROM, History, unrounded
 from ._core.presets import PRESETS, Preset
 from ._core.ranks import Ranks
-from ._core.rates import Rates, kept_share, rates
-from ._core.small_step import SMALL, is_small, small_step
+from ._core.rates import Step
+from ._core.small_step import SMALL, Setting, is_small, small_step
+from ._core.spectral_step import FILTER_UP_TO, SVD_UP_TO, spectral_step
 from ._core.surrogate import Surrogate
-from ._core.tracking import CHECK_EVERY, track
 from ._core.waits import reading_waits
 from ._core.workspace import Scratch
+from ._core.worst_step import ClassErrors, WorstErrors, worst_step
 from ._utils.checks import check_choice, check_number
 from .counts import CountsLike, as_counts
 from .functional import class_weights
-from .spectral import Triplet, chain, exact, filtered
+from .spectral import Triplet
 from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries, hard_counts
 
 __all__ = ["CAR", "PRESETS", "Preset"]
 
-SVD_UP_TO = 40  # classes; below this the full SVD is the fastest solver on a CPU
-FILTER_UP_TO = 640  # classes; up to here filtering A A^T is faster than tracking a subspace
-PROBE_EVERY = 4  # steps of class averaging, in which little changes at once, between looks for new directions
+SHARPEST = 1e6  # far beyond it the softmax of norm="worst" would overflow; here it is the maximum already
 
 
 class Reading(NamedTuple):
@@ -56,6 +55,11 @@ class CAR(nn.Module):
     :math:`\tilde C_t` only. Add ``alpha * car(logits, target)`` to the loss, or use :class:`CARLoss`.
     :class:`CARReference` is the same in thirty lines of plain torch.
 
+    ``norm="worst"`` puts a soft maximum of the weighted class errors in place of the spectral norm:
+
+    .. math:: R_t = \sum_j p_j e_j, \qquad e_j = \lambda_j \sum_i \hat c_{ij}, \qquad
+              p = \operatorname{softmax}(s\, e / \max_k e_k) \text{ without gradient}
+
     Args:
         class_counts: training images per class: a list, a tensor or :class:`~spectail.ClassCounts`.
         beta: share of the history that survives a step, in [0, 1); 0 is the ablation without averaging.
@@ -74,9 +78,13 @@ class CAR(nn.Module):
         temperature: of the softmax; the logits are divided by it.
         baseline_grad: False stops the gradient through the true logit in the selection, as the authors' script does.
             It changes the ablations without softmax only, since a softmax does not see a shift.
-        solver: ``"auto"``, ``"iterative"``, ``"svd"`` or ``"fixed"``. Auto takes the SVD up to 40 classes on a CPU and
-            what suits the device otherwise. ``"fixed"`` takes the path of an accelerator on any device: a fixed number
-            of steps, no decision that depends on a value, and value checks as ``validate`` says.
+        norm: ``"spectral"``, or ``"worst"``: a soft maximum of the class errors. It needs no singular vectors and keeps
+            K numbers, :attr:`errors`, in place of the matrix.
+        sharpness: s of ``norm="worst"``, from 0 (the mean of the class errors) to 1e6 (the largest one).
+        solver: of the spectral norm: ``"auto"``, ``"iterative"``, ``"svd"`` or ``"fixed"``. Auto takes the SVD up to 40
+            classes on a CPU and what suits the device otherwise. ``"fixed"`` takes, for either norm, the path of an
+            accelerator on any device: a fixed number of steps, no decision that depends on a value, and value checks
+            as ``validate`` says.
         sync: ``"auto"`` uses the global batch whenever torch.distributed runs; False works alone; a process group
             names the ranks that share a batch.
         on_empty: ``"ignore"`` accepts classes with 0 images.
@@ -102,7 +110,7 @@ class CAR(nn.Module):
         >>> logits, labels = torch.randn(8, 3, requires_grad=True), torch.arange(8) % 3
         >>> loss = nn.functional.cross_entropy(logits, labels) + 0.5 * car(logits, labels)
         >>> loss.backward()
-        >>> car.confusion.shape, car.last.spectral_norm > 0
+        >>> car.confusion.shape, car.last.value > 0
         (torch.Size([3, 3]), tensor(True))
 
     Reference: Confusion-Aware Spectral Regularizer, CVPR 2026.
@@ -110,6 +118,7 @@ class CAR(nn.Module):
 
     weights: Tensor
     log_prior: Tensor
+    history: History | ClassErrors
 
     def __init__(
         self,
@@ -129,6 +138,8 @@ class CAR(nn.Module):
         mixed: str = "masked",
         temperature: float = 1.0,
         baseline_grad: bool = True,
+        norm: str = "spectral",
+        sharpness: float = 20.0,
         solver: str = "auto",
         sync: Sync = "auto",
         on_empty: str = "error",
@@ -138,10 +149,17 @@ class CAR(nn.Module):
         super().__init__()
         counts = as_counts(class_counts, on_empty)
         check_number(beta=beta, r0=r0, gamma=gamma, prior_shift=prior_shift, temperature=temperature)
+        check_number(sharpness=sharpness)
         if not 0 <= beta < 1:
             raise ValueError(f"beta must lie in [0, 1): 0 keeps no history, 1 would never learn; got {beta}.")
         if not -float("inf") < prior_shift < float("inf"):
             raise ValueError(f"prior_shift must be a finite number; got {prior_shift}.")
+        if not 0 <= sharpness <= SHARPEST:
+            raise ValueError(
+                f"sharpness must lie between 0, the mean of the class errors, and {SHARPEST:g}, the largest one; "
+                f"got {sharpness}."
+            )
+        check_choice("norm", norm, ("spectral", "worst"))
         check_choice("ema", ema, ("batch", "class"))
         check_choice("ema_start", ema_start, ("zero", "first"))
         check_choice("weighting", weighting, ("frequency", None))
@@ -152,16 +170,20 @@ class CAR(nn.Module):
         self.num_classes = counts.num_classes
         self.beta, self.ema, self.ema_start = float(beta), ema, ema_start
         self.prior_shift, self.mixed, self.solver = float(prior_shift), mixed, solver
+        self.norm, self.sharpness = norm, float(sharpness)
         self.sync, self.validate, self.ignore_index = check_sync(sync), validate, ignore_index
         self.counts, self.r0 = counts, float(r0)
         self.weighting, self.normalize_weights = weighting, bool(normalize_weights)
         weights, log_prior = self._constants(torch.float32)
         self.register_buffer("weights", weights, persistent=False)
         self.register_buffer("log_prior", log_prior, persistent=False)
-        self.history = History(weights, live=ema == "batch" and self.num_classes > LIVE_FROM)
-        self.last: Triplet | None = None
+        if norm == "worst":
+            self.history = ClassErrors(self.num_classes)
+        else:
+            self.history = History(weights, live=ema == "batch" and self.num_classes > LIVE_FROM)
+        self.last: Triplet | WorstErrors | None = None
         self._checked = False
-        self._ranks = Ranks(self.num_classes, ignore_index)
+        self._ranks = Ranks(self.num_classes, ignore_index, whole_columns=norm == "spectral")
         self._scratch = Scratch()
 
     @classmethod
@@ -183,11 +205,26 @@ class CAR(nn.Module):
     @property
     def confusion(self) -> Tensor:
         """The running confusion matrix, (K, K), rows predicted and columns true; detached, built on request."""
+        if isinstance(self.history, ClassErrors):
+            raise RuntimeError(
+                "norm='worst' keeps the error of each class, car.errors, and no confusion matrix; "
+                "norm='spectral' has one."
+            )
         return (self.history.dense() / self.weights[:, None].to(self.history.rows.dtype)).T
+
+    @property
+    def figure(self) -> str:
+        """What its value is called in logs."""
+        return "spectral_norm" if self.norm == "spectral" else "worst_error"
+
+    @property
+    def errors(self) -> Tensor:
+        """The running soft error of each class, (K,): the column sums of the running confusion; detached, a copy."""
+        return self.history.errors.clone() if isinstance(self.history, ClassErrors) else self.confusion.sum(0)
 
     def reset(self) -> None:
         """Forget the history."""
-        self.history.reset(self.history.rows.dtype, self.history.rows.device)
+        self.history.reset(self.history.dtype, self.history.seen.device)
         self.last = None
 
     def forward(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> Tensor:
@@ -208,24 +245,28 @@ class CAR(nn.Module):
         alone = group is None and not fixed
         with full_precision(logits.device if isinstance(logits, Tensor) else self.weights.device):
             counts = hard_counts(target, self.num_classes, self.ignore_index) if alone else None
-            if counts is not None and self._few and is_small(logits, target, self.kind) and self.ema_start == "zero":
+            if counts is not None and self._few and is_small(logits, target, self.kind):
                 scores = self.shifted(logits)
                 check_finite(scores.detach())
-                constants = self.kind, self.history, self.weights.numpy(), self.beta, self.ema == "class"
-                triplet, value, base = small_step(scores, target, counts, *constants, commit, alpha)
-                self.__dict__["last"] = triplet  # a module looks long and hard at what it is given
+                averaging = self.beta, self.ema == "class", self.ema_start == "first"
+                setting = Setting(self.kind, self.history, self.weights.numpy(), *averaging, self.sharpness, commit)
+                found, value, base = small_step(scores, target, counts, setting, alpha)
+                self.__dict__["last"] = found  # a module looks long and hard at what it is given
                 return value, 1.0, base
             scores, reading = self._read(logits, target, group, fixed, counts)
             with torch.no_grad():
-                triplet, learned = self._step(reading, group, commit, fixed)
-            value, base = joined(scores, reading.batch, triplet, learned, alpha if alone else None)
+                found, learned = self._step(reading, group, commit, fixed)
+            value, base = joined(scores, reading.batch, found, learned, alpha if alone else None)
         return value, reading.share, base
 
     @property
     def _few(self) -> bool:
-        """Whether a CPU takes Chebyshev steps, which are for few classes."""
+        """Whether a CPU takes short steps: those of class errors, or Chebyshev's, which are for few classes."""
+        if self.norm == "worst":
+            return self.solver != "fixed"
         least = 0 if self.solver == "iterative" else SVD_UP_TO
-        return least < self.num_classes <= FILTER_UP_TO and self.solver in ("auto", "iterative")
+        few = least < self.num_classes <= FILTER_UP_TO and self.solver in ("auto", "iterative")
+        return few and self.ema_start == "zero"
 
     def shifted(self, logits: Tensor) -> Tensor:
         """The logits that CAR sees: in float32 at least, shifted by the prior, on the device of the state."""
@@ -240,11 +281,11 @@ class CAR(nn.Module):
         if logits.device != self.weights.device:
             with torch.inference_mode(False):  # a history moved in inference mode could not be written to outside it
                 self.to(logits.device)
-        wide = torch.float64 in (logits.dtype, self.history.rows.dtype)
+        wide = torch.float64 in (logits.dtype, self.history.dtype)
         scores = logits.to(torch.float64 if wide else torch.float32)
         if scores.dtype != self.log_prior.dtype:
             self.weights, self.log_prior = (value.to(scores.device) for value in self._constants(scores.dtype))
-        return scores + self.prior_shift * self.log_prior.to(scores.dtype) if self.prior_shift else scores
+        return torch.add(scores, self.log_prior, alpha=self.prior_shift) if self.prior_shift else scores
 
     def _read(
         self, logits: Tensor, target: Target, group: dist.ProcessGroup | None, fixed: bool, counts: NDArray[Any] | None
@@ -295,96 +336,22 @@ class CAR(nn.Module):
 
     def _step(
         self, reading: Reading, group: dist.ProcessGroup | None, commit: bool, fixed: bool
-    ) -> tuple[Triplet, Tensor]:
-        """Move the history by a batch: the triplet of the new matrix, and by entry how much of it carries gradient."""
-        batch = reading.batch
+    ) -> tuple[Triplet | WorstErrors, Tensor]:
+        """Move the history by a batch: the norm that it has then, and by entry how much of it carries gradient."""
+        batch, history = reading.batch, self.history
+        found: Triplet | WorstErrors
         if not fixed and not reading.labelled and not bool(batch.mass.any()):
-            nothing = batch.mass.new_zeros(self.num_classes)
-            return Triplet(nothing[0], nothing, nothing, 0, nothing[0]), torch.zeros_like(batch.items.mass)
-        dense = fixed or self.solver == "svd" or self.num_classes <= FILTER_UP_TO
-        triplet, learned = (self._dense_step if dense else self._tracked_step)(batch, group, commit, fixed)
-        self.__dict__["last"] = triplet
-        return triplet, learned
-
-    def _dense_step(
-        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool, fixed: bool
-    ) -> tuple[Triplet, Tensor]:
-        """Every class has a row and the whole matrix decays: few calls, and shapes that depend on no value."""
-        history, mass = self.history, batch.mass
-        if commit:
-            history.convert(mass.dtype)
-            history.settle()
-        rows = history.rows if commit else history.dense().to(mass.dtype)
-        rate, enters, learned = self._rates(batch, group, fixed)
-        filled = mass.any() if fixed else None  # a batch without a usable label must not decay the history
-        if self.ema == "class":
-            rows.mul_(kept_share(rate, mass)[:, None])
+            nothing = batch.mass.new_zeros(self.num_classes)  # is the same by either norm
+            return WorstErrors(nothing[0], nothing, nothing), torch.zeros_like(batch.items.mass)
+        seeds = self.ema_start == "first"
+        step = Step(batch, self.beta, self.ema == "class", seeds, self._ranks, group, commit, fixed)
+        weights = self.weights.to(batch.mass.dtype)
+        if isinstance(history, ClassErrors):
+            found, learned = worst_step(history, step, weights, self.sharpness)
         else:
-            rows.mul_(self.beta if filled is None else self.beta ** filled.to(mass.dtype))
-        present = batch.items.label
-        if group is None:
-            batch.add_to(rows, present, enters)
-        else:
-            present, columns = self._ranks.columns(batch, group, fixed)
-            rows.index_add_(0, present, columns.mul_(enters.index_select(0, present)[:, None]))
-        leading = history.basis[0]
-        warm = leading.to(mass.dtype)
-        few = self.solver == "auto" and self.num_classes <= SVD_UP_TO and rows.device.type == "cpu"
-        if self.solver == "svd" or few:
-            triplet = exact(rows)
-        elif fixed:
-            triplet = chain(
-                rows, torch.mv(rows.T, mass.clamp_min(1)), warm
-            )  # every column counts: any of them may lead now
-        else:
-            triplet = filtered(rows, present, warm)
-        if commit:
-            leading.copy_(triplet.left if filled is None else triplet.left.where(filled, warm))
-            if self.ema_start == "first":
-                history.note(mass, True if filled is None else filled)
-        if filled is None:
-            return triplet, learned
-        return triplet._replace(spectral_norm=triplet.spectral_norm * filled), learned
-
-    def _tracked_step(
-        self, batch: BatchConfusion, group: dist.ProcessGroup | None, commit: bool, fixed: bool
-    ) -> tuple[Triplet, Tensor]:
-        """Many classes on a CPU: a lazy factor, live classes only, and as many iterations as this step needs."""
-        history, mass = self.history if commit else self.history.clone(), batch.mass
-        history.convert(mass.dtype)
-        rate, enters, learned = self._rates(batch, group, fixed)
-        decays, step = self.ema == "batch", int(history.steps)
-        if decays:
-            history.decay(self.beta)
-        factor = float(history.factor)
-        enters = enters / factor
-        classes, columns = (None, None) if group is None else self._ranks.columns(batch, group, fixed)
-        present = mass.numpy().nonzero()[0] if classes is None else classes.numpy()
-        check = history.take_up() or step % CHECK_EVERY == 0
-        keep = None if decays else kept_share(rate, mass)[present]
-        scratch = batch.scratch or Scratch()
-        change = history.touch(present, keep, scratch)
-        new = torch.from_numpy(change.new)
-        if columns is None:
-            slot = present[:-1].searchsorted(batch.items.label.numpy())  # of a label without mass: any
-            batch.add_to(new, torch.from_numpy(slot), enters)
-        else:
-            new.addcmul_(columns, enters[present, None])
-        change = history.put(change)
-        rows = history.matrix.numpy()
-        squares = history.sums.numpy()[: len(rows)] if decays else None
-        probe = decays or (step + 1) % PROBE_EVERY == 0
-        found = track(rows, change, history.space, squares, scratch, probe=probe, check=check)
-        right = found.right
-        if history.live:
-            right = right.new_zeros(self.num_classes).index_copy_(0, history.classes, right)
-        return found._replace(spectral_norm=found.spectral_norm * factor, right=right), learned
-
-    def _rates(self, batch: BatchConfusion, group: dist.ProcessGroup | None, fixed: bool) -> Rates:
-        known: Tensor | None = None
-        if self.ema_start == "first":
-            known = self.history.seen if self.ema == "class" else self.history.steps > 0
-        return rates(batch, self.weights.to(batch.mass.dtype), self.beta, known, group, fixed)
+            found, learned = spectral_step(history, step, weights, self.solver)
+        self.__dict__["last"] = found
+        return found, learned
 
     def _apply(self, fn: Any, recurse: bool = True) -> CAR:
         return super()._apply(unrounded(fn), recurse)  # type: ignore[no-any-return, no-untyped-call]
@@ -392,5 +359,5 @@ class CAR(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_classes} classes, ema={self.ema!r}, beta={self.beta}, gamma={self.kind.gamma}, "
-            f"competitors={self.kind.competitors!r}, solver={self.solver!r}"
+            f"competitors={self.kind.competitors!r}, norm={self.norm!r}, solver={self.solver!r}"
         )

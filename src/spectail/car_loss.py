@@ -15,7 +15,7 @@ from .car import CAR, PRESETS
 from .counts import CountsLike
 from .targets import MixedTarget, Target
 
-BALANCED_TAU = PRESETS["balanced"].tau or 0.0
+BALANCED_TAU, WORST_TAU = (PRESETS[name].tau or 0.0 for name in ("balanced", "worst"))
 
 
 class CARLoss(nn.Module):
@@ -95,11 +95,20 @@ class CARLoss(nn.Module):
 
         Inference takes the logits as they are.
         """
+        return cls._shifted("balanced", class_counts, tau, options)
+
+    @classmethod
+    def worst(cls, class_counts: CountsLike, tau: float = WORST_TAU, **options: Any) -> CARLoss:
+        """The same with a soft maximum of the class errors for the spectral norm: the method ``car-worst``."""
+        return cls._shifted("worst", class_counts, tau, options)
+
+    @classmethod
+    def _shifted(cls, name: str, class_counts: CountsLike, tau: float, options: dict[str, Any]) -> CARLoss:
         if options.get("base") is not None:
-            raise ValueError("CARLoss.balanced has a loss of its own, Balanced Softmax; leave base out.")
+            raise ValueError(f"CARLoss.{name} has a loss of its own, Balanced Softmax; leave base out.")
         if "prior_shift" in options:
-            raise ValueError(f"prior_shift of CARLoss.balanced must be given as tau; got {options['prior_shift']}.")
-        return cls._preset("balanced", class_counts, {"prior_shift": tau, "shift_base": True, **options})
+            raise ValueError(f"prior_shift of CARLoss.{name} must be given as tau; got {options['prior_shift']}.")
+        return cls._preset(name, class_counts, {"prior_shift": tau, "shift_base": True, **options})
 
     @classmethod
     def _preset(cls, name: str, class_counts: CountsLike, options: dict[str, Any]) -> CARLoss:
@@ -113,7 +122,7 @@ class CARLoss(nn.Module):
         value, share, base = car._measure(logits, target, sync, self._alpha if shares else None)
         alpha = self._alpha(value)
         if base is not None and car.last is not None:
-            loss, penalty = value, car.last.spectral_norm
+            loss, penalty = value, car.last.value
         else:
             base, penalty = self._base(logits, target, share), value
             loss, base, penalty = base + alpha * penalty, base.detach(), penalty.detach()
@@ -135,8 +144,7 @@ class CARLoss(nn.Module):
         return base
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        seen = state_dict.get(f"{prefix}car.history.seen")
-        if seen is None or seen.numel() == self.car.num_classes:  # otherwise the history says why and nothing is loaded
+        if self.car.history.refusal(state_dict, f"{prefix}car.history.") is None:  # else it says why, nothing is loaded
             super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _alpha(self, like: Tensor) -> Tensor | float:

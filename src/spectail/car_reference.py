@@ -37,12 +37,15 @@ class CARReference(nn.Module):
         weighting: str | None = "frequency",
         normalize_weights: bool = False,
         prior_shift: float = 0.0,
+        norm: str = "spectral",
+        sharpness: float = 20.0,
         **surrogate: Any,
     ) -> None:
         super().__init__()
         counts = as_counts(class_counts, surrogate.pop("on_empty", "error"))
         weights = class_weights(counts, r0, normalize_weights, "ignore", torch.float64)
         self.beta, self.ema, self.ema_start, self.surrogate = beta, ema, ema_start, surrogate
+        self.norm, self.sharpness = norm, sharpness
         self.weights = weights if weighting else torch.ones_like(weights)
         self.shift = prior_shift * (counts.counts.clamp_min(1).double() / counts.total).log()
         self.confusion = torch.zeros(len(counts), len(counts), dtype=torch.float64)
@@ -61,5 +64,11 @@ class CARReference(nn.Module):
         if self.training and torch.is_grad_enabled():
             self.confusion = average.detach()
             self.known = self.known | (mass > 0) | (self.ema == "batch")
-        norm: Tensor = torch.linalg.matrix_norm(average * self.weights, 2)
+        weighted = average * self.weights
+        if self.norm == "spectral":
+            norm: Tensor = torch.linalg.matrix_norm(weighted, 2)
+        else:
+            errors = weighted.sum(0)
+            fixed = errors.detach()
+            norm = errors @ (self.sharpness * fixed / fixed.max().clamp_min(1e-300)).softmax(0)
         return (norm + 0 * logits.sum()).to(logits.dtype)

@@ -39,6 +39,10 @@ class Triplet(NamedTuple):
     iterations: int
     residual: Tensor
 
+    @property
+    def value(self) -> Tensor:
+        return self.spectral_norm
+
 
 def tolerance(eps: float) -> float:
     """Largest residual of a result, in numbers with this rounding. The error of u is that over the gap to the next

@@ -102,7 +102,7 @@ def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, cap
     [
         (["x.npz", "--keep", "overall"], "a floor is a figure and a number of percent, such as overall=80; got 'overall'."),
         (["x.npz", "--budget", "soon"], "--budget must be a time such as 90s, 5m or 2h; got 'soon'."),
-        (["x.npz", "--method", "bbn"], "--method bbn: fit chooses from ce, balanced-softmax, ldam-drw, car, car-balanced."),
+        (["x.npz", "--method", "bbn"], "--method bbn: fit chooses from ce, balanced-softmax, ldam-drw, car, car-balanced, car-worst."),
         (["x.npz", "--folds", "1"], "--folds must be 2 or more; got 1."),
         (["x.npz", "--seed", "-1"], "--seed must be 0 or more; got -1."),
         (["x.npz", "--budget", "0.001s"], "the budget of 0 s ended before one candidate had predicted all folds; give more "

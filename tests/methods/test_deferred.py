@@ -12,7 +12,18 @@ from spectail.methods.registry import METHODS
 from spectail.training.loop import train
 
 COUNTS = (100, 20, 5)
-LOSSES = ["ce", "focal", "cb", "ldam-drw", "balanced-softmax", "logit-adjustment", "tau-norm", "car", "car-balanced"]
+LOSSES = [
+    "ce",
+    "focal",
+    "cb",
+    "ldam-drw",
+    "balanced-softmax",
+    "logit-adjustment",
+    "tau-norm",
+    "car",
+    "car-balanced",
+    "car-worst",
+]
 
 
 def effective(counts, beta):

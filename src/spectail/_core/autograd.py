@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from ..spectral import Triplet
 from .batch_confusion import BatchConfusion
 
 Weight: TypeAlias = Callable[[Tensor], "Tensor | float"]
@@ -23,11 +22,22 @@ class Differentiable(Protocol):
     def of(self, scores: Tensor) -> Tensor: ...
 
 
+class Found(Protocol):
+    """A norm of the history, whose derivative by column j of the matrix is ``right[j] * left``; None is all ones."""
+
+    @property
+    def value(self) -> Tensor: ...
+    @property
+    def left(self) -> Tensor | None: ...
+    @property
+    def right(self) -> Tensor: ...
+
+
 class Objective(NamedTuple):
     """The sum over a batch's entries of ``scale * rows . left``, plus ``entropy`` times the summed cross entropy."""
 
     batch: BatchConfusion
-    left: Tensor
+    left: Tensor | None
     scale: Tensor
     entropy: float = 0.0
 
@@ -39,21 +49,20 @@ class Objective(NamedTuple):
 
 
 def joined(
-    scores: Tensor, batch: BatchConfusion, triplet: Triplet, learned: Tensor, alpha: Weight | None
+    scores: Tensor, batch: BatchConfusion, found: Found, learned: Tensor, alpha: Weight | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The spectral norm as a function of the logits.
+    """The norm that was found as a function of the logits.
 
     With ``alpha``, and where one softmax serves both: the mean cross entropy plus this times the norm; and, detached,
     the cross entropy.
     """
-    sigma = triplet.spectral_norm
     with torch.no_grad():
-        scale = learned * triplet.right.index_select(0, batch.items.label)
-        base, entropy, value = None if alpha is None else batch.entropy(), 0.0, sigma.clone()
+        scale = learned * found.right.index_select(0, batch.items.label)
+        base, entropy, value = None if alpha is None else batch.entropy(), 0.0, found.value.clone()
         if alpha is not None and base is not None:
-            weight = alpha(sigma)
-            scale, value, entropy = scale * weight, base + weight * sigma, 1 / len(scores)
-        objective = Objective(batch, triplet.left, scale, entropy)
+            weight = alpha(value)
+            scale, value, entropy = scale * weight, base + weight * value, 1 / len(scores)
+        objective = Objective(batch, found.left, scale, entropy)
         gradient = objective.gradient() if scores.requires_grad else None
     return attach(scores, value, gradient, objective), base
 

@@ -45,6 +45,11 @@ class BatchConfusion:
             room = take(self.scratch, "change", (rows.shape[0], rows.shape[1]), rows)
             columns.index_add_(0, _part(at, piece), torch.mul(rows, _part(weight, piece)[:, None], out=room))
 
+    def errors(self) -> Tensor:
+        """The soft error of each entry, the sum of its row."""
+        parts = [self._rows(piece).rows.sum(1) for piece in self._pieces()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def entropy(self) -> Tensor | None:
         """The mean cross entropy of the samples, if the softmax that was taken gives it too; before the gradient."""
         if self._whole is None or self._whole.chance is None or not self.items.whole:
@@ -54,10 +59,10 @@ class BatchConfusion:
             return F.cross_entropy(self.scores, self.items.label)
         return chance.log().mean().neg_()
 
-    def gradient(self, left: Tensor, scale: Tensor, entropy: float = 0.0) -> Tensor:
+    def gradient(self, left: Tensor | None, scale: Tensor, entropy: float = 0.0) -> Tensor:
         """Gradient of the sum over entries of ``scale * rows . left`` with respect to the logits, (N, K).
 
-        ``entropy`` times that of the summed cross entropy is added to it.
+        Without ``left`` it is all ones. ``entropy`` times that of the summed cross entropy is added to it.
         """
         result = None
         for piece in self._pieces():
@@ -69,10 +74,10 @@ class BatchConfusion:
             result.index_add_(0, _part(self.items.sample, piece), part)
         return torch.zeros_like(self.scores) if result is None else result
 
-    def objective(self, scores: Tensor, left: Tensor, scale: Tensor, entropy: float = 0.0) -> Tensor:
+    def objective(self, scores: Tensor, left: Tensor | None, scale: Tensor, entropy: float = 0.0) -> Tensor:
         """The same sum as a differentiable function of the logits, for derivatives of the gradient."""
         rows = soft_rows(self.items.of(scores), self.items.label, self.items.partner, self.kind)
-        total = (rows @ left * scale).sum()
+        total = ((rows.sum(1) if left is None else rows @ left) * scale).sum()
         return total + entropy * F.cross_entropy(scores, self.items.label, reduction="sum") if entropy else total
 
     def _fits(self) -> bool:

@@ -74,6 +74,10 @@ class History(nn.Module):
         self._index()
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    @property
     def matrix(self) -> Tensor:
         """The stored rows that are in use."""
         return self.rows[: self.classes.numel()]
@@ -243,11 +247,21 @@ class History(nn.Module):
             destination[prefix + "rows"] = self.rows[:used].clone()
             destination[prefix + "sums"] = self.sums[:used].clone()
 
+    def refusal(self, state: dict[str, Any], prefix: str) -> str | None:
+        """Why a saved state cannot be taken, or None."""
+        if prefix + "errors" in state:
+            return "this history was saved with norm='worst' and the regulariser has norm='spectral': both must agree."
+        return other_classes(state.get(prefix + "seen"), self.num_classes)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         missing: list[str]
         unexpected: list[str]
         errors: list[str]
         missing, unexpected, errors = args[-3:]
+        problem = self.refusal(state_dict, prefix)
+        if problem is not None:
+            errors.append(problem)
+            return
         names = [name for name, _ in self.named_buffers() if name not in self._non_persistent_buffers_set]
         absent = [prefix + name for name in names if prefix + name not in state_dict]
         unexpected.extend(key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in names)
@@ -255,12 +269,6 @@ class History(nn.Module):
             missing.extend(absent)
             return
         saved = {name: state_dict[prefix + name] for name in names}
-        if saved["seen"].numel() != self.num_classes:
-            errors.append(
-                f"this confusion history was saved for {saved['seen'].numel()} classes and the regulariser has "
-                f"{self.num_classes}: build it with the class_counts of the saved run."
-            )
-            return
         device = self.factor.device
         other = saved.pop("weights").to(device)
         for name, value in saved.items():
@@ -276,6 +284,16 @@ class History(nn.Module):
         if not self.live and self.classes.numel() < self.num_classes:
             self.live = True
             self.settle()
+
+
+def other_classes(seen: Tensor | None, num_classes: int) -> str | None:
+    """Why a history of other classes is not taken; None if these are the same."""
+    if seen is None or seen.numel() == num_classes:
+        return None
+    return (
+        f"this confusion history was saved for {seen.numel()} classes and the regulariser has "
+        f"{num_classes}: build it with the class_counts of the saved run."
+    )
 
 
 def unrounded(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

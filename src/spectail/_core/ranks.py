@@ -69,7 +69,7 @@ class Slots:
         dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
         self.agreed = int(most)
         self.count = min(num_classes, self.agreed * dist.get_world_size(group))
-        self.num_classes, self.group, self.brought = num_classes, group, labels
+        self.num_classes, self.brought = num_classes, labels
 
     def check(self) -> None:
         """Warn if this rank's batch may have more classes than there are slots."""
@@ -97,13 +97,16 @@ class Slots:
 class Ranks:
     """What CAR has to do with the other ranks; every method but the constructor is called on all of them at once."""
 
-    def __init__(self, num_classes: int, ignore_index: int) -> None:
+    def __init__(self, num_classes: int, ignore_index: int, whole_columns: bool = True) -> None:
         self.num_classes, self.ignore_index = num_classes, ignore_index
+        self.whole_columns = whole_columns
+        """Whether they tell each other whole columns, or the sum of each class's column."""
+        self._group: dist.ProcessGroup | None = None
         self._slots: Slots | None = None
 
     def agreed(self, group: dist.ProcessGroup) -> bool:
         """Whether these ranks have made a first call together."""
-        return self._slots is not None and self._slots.group is group
+        return self._group is group
 
     def exchange(
         self,
@@ -121,10 +124,15 @@ class Ranks:
         counted = exchange_mass(mass, samples, problem, group, wait)
         if not fixed:
             return counted
+        known, self._group = self.agreed(group), group
+        if not self.whole_columns:
+            if problem is not None:  # the others do not look: take part in what they do next
+                sum_columns(torch.zeros_like(mass), group)
+            return counted
         labels = _most_labels(target, self.num_classes) if problem is None else 0
-        if self._slots is None or not self.agreed(group):
+        if self._slots is None or not known:
             self._slots = Slots(labels, self.num_classes, mass, group)
-        if problem is not None:  # the others do not look: take part in what they do next
+        if problem is not None:
             sum_columns(mass.new_zeros(self._slots.count, self.num_classes), group)
         self._slots.brought = labels
         return counted._replace(mass=self._slots.fitting(counted.mass))
@@ -145,11 +153,17 @@ class Ranks:
             self._slots.check()  # when the ranks have nothing more to tell each other: a warning may be an error
         return classes, summed
 
+    def errors(self, batch: BatchConfusion, group: dist.ProcessGroup) -> Tensor:
+        """What the samples of the global batch add up to in the sum of each class's column, (K,)."""
+        sums = torch.zeros_like(batch.mass)
+        sums = sum_columns(sums.index_add_(0, batch.items.label, batch.errors() * batch.items.mass), group)
+        return sums.where(batch.mass > 0, 0)  # of a batch that a rank has refused, nothing enters
+
     def __deepcopy__(self, memo: object) -> Ranks:
-        return Ranks(self.num_classes, self.ignore_index)
+        return Ranks(self.num_classes, self.ignore_index, self.whole_columns)
 
     def __getstate__(self) -> dict[str, object]:  # a process group cannot be pickled, nor outlive its job
-        return {"num_classes": self.num_classes, "ignore_index": self.ignore_index, "_slots": None}
+        return self.__dict__ | {"_group": None, "_slots": None}
 
 
 def _count(target: Target, ignore_index: int) -> Tensor:

@@ -98,6 +98,8 @@ class SoftRows(NamedTuple):
     """(E, 1) softmax of the true class, where the plain softmax was taken."""
     rest: Tensor | float = 1.0
     """(E, 1) what the plain softmax of the others was divided by."""
+    partner: Tensor | None = None
+    """(E, 1) a class whose row and gate are 0 because it is no error; the true class for those that have none."""
 
 
 def fast_rows(
@@ -116,11 +118,9 @@ def fast_rows(
     if kind.form == "full" and kind.temperature == 1:
         # exp(f) is in the softmax already: sigmoid(gamma + f_i - f_j) = p_i / (p_i + p_j exp(-gamma))
         select = torch.softmax(logits, 1, out=first)
-        margin = math.exp(-min(kind.gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
         chance = select.gather(1, target)
-        odds = chance.clamp_min(torch.finfo(select.dtype).tiny / margin)
         select.scatter_(1, target, 0)
-        gate = torch.add(select, odds, alpha=margin, out=second)
+        gate = torch.add(select, lowered(chance, kind.gamma), out=second)
         torch.div(select, gate, out=gate)
         if kind.competitors == "non-target":
             rest = select.sum(1, keepdim=True).clamp_min_(torch.finfo(select.dtype).tiny)
@@ -136,15 +136,19 @@ def fast_rows(
         if kind.form != "no-gate":
             lead += kind.gamma
             gate = lead.relu_() if kind.form == "no-both" else lead.sigmoid_()
-    rows = select.clone() if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
-    rows = rows if partner is None else rows.scatter_(1, partner[:, None], 0)
-    return SoftRows(rows, select, gate, target, chance, rest)
+    other = None if partner is None else partner[:, None]
+    held = select.clone() if gate is None else gate
+    held = held if other is None else held.scatter_(1, other, 0)
+    rows = held if gate is None else torch.mul(select, gate, out=take(scratch, "rows", shape, logits))
+    return SoftRows(rows, select, gate, target, chance, rest, other)
 
 
 def soft_gradient(
-    soft: SoftRows, left: Tensor, scale: Tensor, logits: Tensor, kind: Surrogate, entropy: float = 0.0
+    soft: SoftRows, left: Tensor | None, scale: Tensor, logits: Tensor, kind: Surrogate, entropy: float = 0.0
 ) -> Tensor:
     """Gradient of ``sum_e scale_e * rows_e . left`` with respect to the logits of each entry, (E, K); uses up ``soft``.
+
+    Without ``left`` it is all ones.
 
     For a softmax selection at temperature T, with a = rows * left and h = sum(a): (a - select * h) / T, plus
     a * (1 - gate) from the gate; the label's own entry is minus the sum of the others.
@@ -153,22 +157,27 @@ def soft_gradient(
     the softmax itself, so it only changes the factor of ``select``.
     """
     target, column = soft.target, scale[:, None]
+    if left is None and kind.plain:
+        return _error_gradient(soft, column, kind, entropy)
     gate = soft.gate if kind.gate_learns else None
-    total = torch.mv(soft.rows, left)[:, None]
+    total = (soft.rows.sum(1) if left is None else torch.mv(soft.rows, left))[:, None]
     if kind.uses_softmax:
         cooled = 1 / kind.temperature
         times = cooled + 1 if gate is not None else cooled  # a / T and, from the gate, a once more
         # the first result is fresh memory, which outlives the step; more of it would cost more than the arithmetic
         gradient = soft.rows * column if gate is None else torch.addcmul(soft.rows, soft.rows, gate, value=-1 / times)
-        gradient.mul_(left * times)
-        if gate is not None:
-            gradient.mul_(column)
+        if left is None:
+            gradient.mul_(times if gate is None else column * times)
+        else:
+            gradient.mul_(left * times)
+            if gate is not None:
+                gradient.mul_(column)
         factor = total.mul_(column)
         if entropy:  # the temperature is 1
             factor.sub_(soft.rest, alpha=entropy)
         gradient.addcmul_(soft.select, factor, value=-cooled)
         return gradient.scatter_(1, target, -gradient.sum(1, keepdim=True))
-    weighted = soft.rows.mul_(left)
+    weighted = soft.rows if left is None else soft.rows.mul_(left)
     positive = soft.select > 0
     room = (logits - logits.gather(1, target)).relu().sum(1, keepdim=True)
     share = weighted / soft.select.where(positive, 1)  # left * gate, 0 where a partner is masked
@@ -178,3 +187,34 @@ def soft_gradient(
         gradient.addcmul_(weighted, gate - 1, value=-1)
     moved = gradient if fixed is None else gradient - fixed  # what the true logit takes part in
     return gradient.scatter_(1, target, -moved.sum(1, keepdim=True)).mul_(column)
+
+
+def _error_gradient(soft: SoftRows, column: Tensor, kind: Surrogate, entropy: float) -> Tensor:
+    """The same for ``left`` of ones, where h is the error of the sample: select * (gate * (2 - gate) - h).
+
+    For a sample far on the wrong side, h and gate are close to 1 and their difference would be rounding. There it is
+    select * ((1 - h) - (1 - gate)^2), with 1 - h from a sum of its own: select * (1 - gate) is gate * odds / rest.
+    """
+    assert soft.gate is not None
+    assert soft.chance is not None
+    gate, error = soft.gate, soft.rows.sum(1, keepdim=True)
+    right = gate.sum(1, keepdim=True).mul_(lowered(soft.chance, kind.gamma)).div_(soft.rest)
+    if kind.competitors == "all":
+        right += soft.chance
+    if soft.partner is not None:
+        right += soft.select.gather(1, soft.partner)
+    wrong = error > 0.5
+    base = right.where(wrong, -error).mul_(column)
+    if entropy:
+        base += entropy * soft.rest
+    wrong = wrong.to(gate.dtype)
+    gate -= wrong
+    gradient = (2 - 2 * wrong) - gate  # times the gate as it now is: gate * (2 - gate), or -(1 - gate)^2
+    gradient.mul_(gate).mul_(column).add_(base).mul_(soft.select)  # addcmul is slow at columns
+    return gradient.scatter_(1, soft.target, -gradient.sum(1, keepdim=True))
+
+
+def lowered(chance: Tensor, gamma: float) -> Tensor:
+    """The softmax of the true class with its logit lowered by the margin; not quite 0, so that one can divide by it."""
+    margin = math.exp(-min(gamma, 80))  # beyond that only p_i below 1e-34 would be seen to differ
+    return chance.clamp_min(torch.finfo(chance.dtype).tiny / margin) * margin

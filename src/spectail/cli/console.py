@@ -78,7 +78,8 @@ class ConsoleReporter(Reporter):
 
 
 def _figures(entry: dict[str, Any]) -> str:
-    names = {"loss": "loss", "spectral_norm": "spectral norm", "val_overall": "val", "val_tail": "val tail"}
+    names = {"loss": "loss", "spectral_norm": "spectral norm", "worst_error": "worst error"}
+    names |= {"val_overall": "val", "val_tail": "val tail"}
     parts = [f"{text} {entry[name]:.3f}" for name, text in names.items() if isinstance(entry.get(name), float)]
     if "images_per_second" in entry:
         parts.append(f"{entry['images_per_second']:,.0f} images/s")

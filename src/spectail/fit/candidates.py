@@ -75,6 +75,7 @@ LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("LDAM-DRW", "ldam-drw", 1, {}),
     ("CAR, class-wise", "car", 2, {"car": {"preset": "classwise"}}),
     ("car-balanced", "car-balanced", 2, {}),
+    ("car-worst", "car-worst", 2, {}),
 )
 """Name, method, simplicity, settings."""
 

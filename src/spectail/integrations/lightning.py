@@ -14,6 +14,7 @@ from .._utils.versions import need
 from ..car import CAR
 from ..counts import CountsLike
 from ..metrics import Metrics
+from ..spectral import Triplet
 
 need("lightning")
 
@@ -33,6 +34,7 @@ class ConfusionMonitor(Callback):
 
     ====================================  ===================================================================
     ``car/spectral_norm``                 of the running confusion times Lambda, at every batch
+    ``car/worst_error``                   in its place, with ``norm="worst"``
     ``car/singular_value_1``, 2, ...      its spectrum, at the end of each training epoch
     ``val/spectral_norm``                 of the validation set's hard confusion times Lambda
     ``val/singular_value_1``, 2, ...      its spectrum
@@ -88,10 +90,10 @@ class ConfusionMonitor(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.car is not None and self.car.last is not None:  # the Trainer's log_every_n_steps thins it out
-            pl_module.log("car/spectral_norm", self.car.last.spectral_norm, on_step=True, on_epoch=False)
+            pl_module.log(f"car/{self.car.figure}", self.car.last.value, on_step=True, on_epoch=False)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.car is not None and self.car.last is not None and self.singular_values:
+        if self.car is not None and isinstance(self.car.last, Triplet) and self.singular_values:
             weighted = (self.car.confusion * self.car.weights.to(self.car.confusion)).cpu().double()
             rows, columns = weighted.nonzero(as_tuple=True)
             entries = (rows.numpy(), columns.numpy(), weighted[rows, columns].numpy())

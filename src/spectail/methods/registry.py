@@ -60,6 +60,13 @@ ENTRIES = [
         car=True,
         prior_shift=True,
     ),
+    Entry(
+        "car-worst",
+        "Balanced Softmax + the soft maximum of the class errors",
+        "car_worst:CARWorst",
+        car=True,
+        prior_shift=True,
+    ),
 ]
 METHODS = {entry.name: entry for entry in ENTRIES}
 ALIASES: dict[str, str] = {"safa": "safa-r"}

@@ -246,6 +246,7 @@ LOGGED = {
     "loss": "training loss",
     "lr": "learning rate",
     "spectral_norm": "CAR: spectral norm",
+    "worst_error": "CAR: soft maximum of the class errors",
     "car": "CAR: term in the loss",
     "cm_gap_relative": "CAR: gap between its memory and the true confusion",
     "car_gradient_norm": "CAR: norm of its gradient",

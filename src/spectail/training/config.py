@@ -81,11 +81,11 @@ class CARConfig:
 
     enabled: bool = False
     """Add CAR to the method."""
-    preset: Literal["paper", "classwise", "balanced", "reference"] = "paper"
-    """Settings of CAR: of the paper, averaged class by class, the same for Balanced Softmax, or of the authors'
-    script."""
+    preset: Literal["paper", "classwise", "balanced", "worst", "reference"] = "paper"
+    """Settings of CAR: of the paper, averaged class by class, the same for Balanced Softmax, that with the soft maximum
+    of the class errors, or of the authors' script."""
     alpha: NotNegative | None = None
-    """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1 or 0.3."""
+    """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1, 3 or 0.3."""
     start_epoch: Natural = 0
     """First epoch in which CAR has any weight. Its history fills before."""
     warmup_epochs: NotNegative = 0.0
@@ -119,6 +119,11 @@ class CARConfig:
     baseline_grad: bool | None = None
     """Let the true logit learn from the selection; this matters in the ablations without softmax only. By default
     as in the preset."""
+    norm: Literal["spectral", "worst"] | None = None
+    """What is made small: the spectral norm of the weighted confusion matrix, or a soft maximum of the weighted class
+    errors. By default as in the preset."""
+    sharpness: float | None = None
+    """How close the soft maximum is to the largest class error; 0 is the mean. By default that of the preset."""
     solver: Literal["auto", "iterative", "svd", "fixed"] | None = None
     """Algorithm that finds the spectral norm; fixed is the one of accelerators, on any device. By default auto."""
 

@@ -28,10 +28,15 @@ def car_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
 
 @torch.no_grad()
 def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
-    """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode."""
+    """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode.
+
+    With ``norm="worst"``, whose history is the error of each class, the distance between these.
+    """
     was_training = model.training
     model.eval()
     whole = data_confusion(car, ((model(batch.images), batch.labels) for batch in batches))
     model.train(was_training)
-    distance = float((car.confusion.cpu().double() - whole).norm())
+    running = car.confusion if car.norm == "spectral" else car.errors
+    whole = whole if car.norm == "spectral" else whole.sum(0)
+    distance = float((running.cpu().double() - whole).norm())
     return {"cm_gap": distance, "cm_gap_relative": distance / max(float(whole.norm()), 1e-12)}

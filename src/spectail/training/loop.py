@@ -214,7 +214,7 @@ class Trainer:
                         total = total + term / len(group)
                         run.add("car", term, size)
                     if run.car.car.last is not None:
-                        run.add("spectral_norm", run.car.car.last.spectral_norm, size)
+                        run.add(run.car.car.figure, run.car.car.last.value, size)
                 self._watch(total, batches)
                 run.backward(total)
         if run.optim.clip:

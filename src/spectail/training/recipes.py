@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from .recipe_table import RECIPES, Recipe
 
-BASE_LOSS = {"car": "ce", "car-balanced": "balanced-softmax"}
+BASE_LOSS = {"car": "ce", "car-balanced": "balanced-softmax", "car-worst": "balanced-softmax"}
 """CAR has no recipe of its own: it has the optimisation of its base loss, and its own options."""
 SAME_AS = {"cifar10-lt": "cifar100-lt"}
 """A data set whose recipes are those of another one but for what the table says."""
