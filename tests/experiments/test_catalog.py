@@ -152,6 +152,16 @@ def test_what_the_search_chose_is_what_car_balanced_does():
     assert PRESETS["classwise"].options.items() - changes.items() == {("gamma", 2.0)}  # the rest is class-wise
 
 
+def test_car_worst_by_name_is_its_preset():
+    from spectail.car import PRESETS
+    from spectail.experiments.grids import CHOSEN_WORST
+    from spectail.methods.registry import find_method
+
+    alpha, changes, tau = PRESETS["worst"]
+    assert {"options.tau": tau, "car.alpha": alpha, "car.sharpness": changes["sharpness"]} == CHOSEN_WORST
+    assert find_method("car-worst").load().options.tau == tau
+
+
 def test_car_balanced_by_name_is_the_cell_of_the_trade_off():
     from spectail.training.car_term import make_car_term
     from spectail.training.config_io import from_dict

@@ -15,9 +15,9 @@ from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from .grids import CURVES, DIAGNOSTICS, REFERENCE, is_plain, swept
 from .tables import TITLES, Row
 
-GREEN, PALE = "#2f7d4f", "#c2a15a"
-COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN)
-MARKERS = ("o", "v", "s", "^", "D", "x", "P")
+GREEN, PALE, TEAL = "#2f7d4f", "#c2a15a", "#1f8a9c"
+COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN, TEAL)
+MARKERS = ("o", "v", "s", "^", "D", "x", "P", "*")
 
 
 @styled

@@ -77,6 +77,8 @@ def swept(cell: Cell) -> tuple[str, str, float] | None:
 
 CHOSEN = {"options.tau": 0.75, "car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.01}
 """What `search` chose: written out here, so that these cells stay what they are if defaults move."""
+CHOSEN_WORST = {"options.tau": 0.75, "car.alpha": 3.0, "car.sharpness": 20.0}
+"""The same of `car-worst`, chosen on folds of the training images."""
 TAU_ONE = (("options.tau", 1.0),)
 CURVES: dict[str, Line] = {
     "Balanced Softmax, tau": Line(
@@ -94,6 +96,7 @@ CURVES: dict[str, Line] = {
     "car-balanced, tau": Line(
         "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25), tuple(CHOSEN.items())
     ),
+    "car-worst, tau": Line("car-worst", "options.tau", (0.5, 0.75, 1.0), tuple(CHOSEN_WORST.items())),
 }
 REFERENCE = "Balanced Softmax, tau"
 """The line that CAR has to move: one number, tuned, gives every point of it."""
@@ -142,6 +145,7 @@ def combinations() -> Iterator[Cell]:
             for preset, title in (("paper", "CAR shifted"), ("classwise", "CAR class-wise shifted")):
                 yield _cell(place, f"car-balanced/{preset}", f"Balanced Softmax + {title}", factor, options__tau=1.0)
             yield _cell(place, "car-balanced/classwise", "car-balanced", factor, **_dotted(CHOSEN))
+            yield _cell(place, "car-worst", "car-worst", factor, **_dotted(CHOSEN_WORST))
 
 
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
