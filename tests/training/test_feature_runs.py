@@ -134,7 +134,7 @@ def test_what_means_nothing_for_images_is_refused(tmp_path):
 
 def test_settings_of_a_run_on_features_can_be_read_again(blobs, tmp_path):
     config, _ = parse(["--dataset", blobs, "--epochs", "2", "--device", "cpu"])
-    assert (config.model.model, config.probe, config.features) == ("none", True, "standard")
+    assert (config.model.model, config.probe, config.features) == ("none", True, "auto")
     assert config.output.as_posix() == "runs/x-ce-seed0"
     again, _ = parse(["--dataset", blobs, "--epochs", "2", "--device", "cpu", "--model", "none", "--probe",
                       "--features", "standard"])  # fmt: skip

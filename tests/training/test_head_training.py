@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from training.runs import settings
 
+from spectail.cli.train import parse
 from spectail.methods.registry import METHODS
 from spectail.training import length as heads
 from spectail.training.build import make_pieces
-from spectail.training.config_io import from_dict
+from spectail.training.config_io import from_dict, read_yaml
 from spectail.training.heads import train_head, trains_on_arrays
 from spectail.training.length import find_length
 from spectail.training.loop import train
@@ -170,3 +171,23 @@ def test_the_length_of_real_trainings():
     assert 10 < found.steps < 2560
     assert found.losses[found.steps] == min(found.losses.values())
     assert found.head.loss(unseen[0], torch.from_numpy(unseen[1])) == pytest.approx(found.losses[found.steps])
+
+
+def test_a_fair_probe_finds_its_features_and_goes_on_with_them(tmp_path):
+    """Columns of which only the roots are worth learning from: projected wins, is written down, and resumes."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), [120, 60, 30, 15])
+    centres = 3 * random.standard_normal((4, 6))
+    values = centres[labels] + random.standard_normal((len(labels), 6))
+    values = np.sign(values) * np.abs(values) ** 6  # a few rows drown all others
+    np.savez(tmp_path / "x.npz", X=values.astype(np.float32), y=labels)
+    flags = ["--dataset", f"features:{tmp_path / 'x.npz'}", "--device", "cpu", "--output", str(tmp_path / "run")]
+    config, _ = parse(flags)
+    results = train(config)
+    saved = read_yaml(tmp_path / "run" / "config.yaml")
+    assert saved.features == "projected"
+    assert saved.optim.lr == pytest.approx(0.15 / 6**0.5)
+    assert saved.optim.epochs > 1
+    assert train(config, resume=True) == results
+    with pytest.raises(ValueError, match=r"--features auto chooses --lr and --weight-decay too"):
+        train(parse([*flags[:-1], str(tmp_path / "other"), "--lr", "0.5"])[0])

@@ -184,7 +184,7 @@ def _quick(cell: Cell) -> Sized:
     if cell.setting == "pretrained":
         model = BACKBONES.get(cell.backbone, cell.backbone)
         base = {"preset": "probe", "model": {"model": model, "pretrained": True, "img_size": 224}}
-        notes = ("linear head on frozen features, trained to the end, instead of fine-tuning",)
+        notes = ("linear head on frozen features instead of fine-tuning, as many epochs as it needs",)
         return Sized(base, {}, notes, model, 224, UNTIL_THE_END, True)
     base = {"model": {"model": "resnet20", "img_size": 32},
             "optim": {"epochs": 12, "optimizer": "sgd", "lr": 0.1, "weight_decay": 2e-4,
