@@ -137,7 +137,7 @@ def test_settings_of_a_run_on_features_can_be_read_again(blobs, tmp_path):
     assert (config.model.model, config.probe, config.features) == ("none", True, "auto")
     assert config.output.as_posix() == "runs/x-ce-seed0"
     again, _ = parse(["--dataset", blobs, "--epochs", "2", "--device", "cpu", "--model", "none", "--probe",
-                      "--features", "standard"])  # fmt: skip
+                      "--features", "auto", "--lr", "0.001", "--weight-decay", "0"])  # fmt: skip
     assert again == config
 
 
