@@ -1,6 +1,6 @@
 """How well `fit` chooses: the test figure of its choice against the best candidate in hindsight.
 
-    python benchmarks/fit.py [--features FILE ...] [--seeds 0 1 2] [--goals balanced ...]
+    python benchmarks/fit.py [--features FILE ... [--cuts]] [--seeds 0 1 2] [--goals balanced ...]
 
 For every data set and seed, all trainings are cross-fitted on all folds; the first look of `fit` is then taken from
 them, so that each goal is chosen for as the command does. Every training is also fitted to all rows, and its logits for
@@ -155,6 +155,7 @@ def main():
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--goals", nargs="*", default=list(GOALS))
     parser.add_argument("--only-files", action="store_true")
+    parser.add_argument("--cuts", action="store_true", help="also other cuts of the data of each FILE")
     parser.add_argument("--cache", type=Path, help="folder that keeps the trainings")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -164,7 +165,7 @@ def main():
         for path in options.features:
             with np.load(path) as file:
                 sets[path.stem] = tuple(file[key] for key in ("X", "y", "X_test", "y_test"))
-            for label, (largest, factor) in CUTS.items():
+            for label, (largest, factor) in CUTS.items() if options.cuts else ():
                 sets[f"{path.stem}-{label}"] = cut(sets[path.stem], largest, factor, seed)
         for name, arrays in sets.items():
             records += measure(name, arrays, options.goals, seed, options.cache)
