@@ -289,6 +289,10 @@ OWN: dict[str, Grid] = {
     "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
     "trade-off": Grid("Overall accuracy against tail and worst class, along tau and alpha", trade_off),
-    "purpose": Grid("What CAR is for: networks trained to the end (--scale complete)", purpose, (*GROUPS, "late_gain")),
+    "purpose": Grid(
+        "What CAR is for: networks trained to the end (--scale complete)",
+        purpose,
+        (*GROUPS, "worst_train", "late_gain"),
+    ),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }
