@@ -197,8 +197,9 @@ def cross_fit(
 ) -> None:
     """Predict every image by heads that have not seen it, and put that into ``result``.
 
-    All trainings are tried on two folds, which also finds how long each must be; the best third, and always the first
-    one of the list, go on to the others. After ``deadline`` (of `time.monotonic`) nothing new is begun.
+    All trainings are tried on two folds, which also finds how long each must be; the best third go on to the others.
+    The first one of the list predicts all folds before anything else, whatever the time: after ``deadline`` (of
+    `time.monotonic`) nothing new is begun, but something there is.
 
     Args:
         result: with the folds; what is known already stays.
@@ -207,9 +208,10 @@ def cross_fit(
     first, rest = result.used[:FIRST_LOOK], result.used[FIRST_LOOK:]
     empty = np.full((len(result.labels), len(result.counts)), np.nan, dtype=np.float32)
     tasks = [
-        HeadTask(one.title, one, one.config(base), tables[one.backbone], result.folds, first, ladder=ladder)
-        for one in trainings
-    ]
+        HeadTask(one.title, one, one.config(base), tables[one.backbone], result.folds, first if place else result.used,
+                 ladder=ladder)
+        for place, one in enumerate(trainings)
+    ]  # fmt: skip
     kept = max(1, round(KEPT * len(tasks)))
     total = len(tasks) * len(first) + (kept + 1) * len(rest)
     progress = 0
@@ -239,9 +241,10 @@ def cross_fit(
 
     carry_out(deque(tasks))
     if rest and not result.out_of_time:
-        going_on = _best(result, goal, first, kept) | {trainings[0].title}
+        going_on = _best(result, goal, first, kept)
         carry_out(deque(
-            replace(task, held=rest, steps=result.fitted[task.title].steps) for task in tasks if task.title in going_on
+            replace(task, held=rest, steps=result.fitted[task.title].steps)
+            for task in tasks[1:] if task.title in going_on
         ))  # fmt: skip
 
 
