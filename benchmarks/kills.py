@@ -175,7 +175,7 @@ def killed(runs: Runs, output: Path, every: int, share: float) -> dict[str, Any]
         "steps_lost": done - saved,
         "identical": same,
         "half_written_at_the_kill": half,
-        "half_written_at_the_end": sorted(path.name for path in output.rglob(".*")),
+        "half_written_at_the_end": sorted(path.name for path in output.rglob(".*") if path.name != ".run.lock"),
     }
 
 

@@ -6,7 +6,6 @@ one cut of the data is held out of everything; the final model is then trained o
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from ..training.build import make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict, to_dict
 from ..training.reporter import Reporter
+from ..training.run_folder import RunFolder
 from ..training.trained import load_trained
 from .candidates import AS_TRAINED, Training
 from .crossfit import Carrier, CrossFit, Fitted, Here, Images, Table
@@ -122,7 +122,7 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
 
 def is_flat(folder: Path) -> bool:
     """Whether validation accuracy had come to rest: over the last fifth of the epochs it rose by less than 0.5."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = RunFolder(folder).curves()
     values = [line["val_balanced"] for line in lines if line.get("val_balanced") is not None]
     size = max(1, len(values) // 5)
     if len(values) < 2 * size + 1:
