@@ -255,6 +255,11 @@ def _column(table: Any, name: str, path: Path) -> NDArray[Any]:
     _require_filled(column, name, path)
     if hasattr(column.type, "index_type"):  # a dictionary, as categories are stored
         column = column.cast(column.type.value_type)
+    kind = str(column.type)
+    if column.type.num_fields:  # lists, structs and maps
+        raise ValueError(f"{path}: column {name!r} holds {kind[:40]}; expected one class per row. {ADVICE}")
+    if kind.startswith(("duration", "timestamp", "date", "time", "month")):
+        return np.array([str(value) for value in column.to_pylist()])
     return np.asarray(_without_decimals(column).to_numpy())
 
 

@@ -149,7 +149,7 @@ def label(results: dict[str, Any]) -> str:
     name, car = str(results["method"]), results.get("car")
     if not car:
         return name
-    own = find_method(name).load().required_settings.get("car", {}).get("preset", "paper")
+    own = find_method(name, from_file=True).load().required_settings.get("car", {}).get("preset", "paper")
     preset = car.get("preset", own)
     return (name if name.startswith("car") else f"{name} + car") + ("" if preset == own else f" ({preset})")
 

@@ -29,13 +29,17 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def from_dict(content: dict[str, Any], base: TrainConfig | None = None) -> TrainConfig:
+def from_dict(content: dict[str, Any], base: TrainConfig | None = None, *, from_file: bool = False) -> TrainConfig:
     """A configuration from nested dictionaries; what they leave out comes from ``base``.
 
-    Another method than that of ``base`` brings the settings without which it would not be itself.
+    What was read ``from_file`` cannot make code run, see :func:`~spectail.methods.registry.find_method`. Another method
+    than that of ``base`` brings the settings without which it would not be itself.
     """
     base = base if base is not None else TrainConfig()
-    before, entry = base.method, find_method(content.get("method", base.method))
+    before, entry = (
+        base.method,
+        find_method(content.get("method", base.method), from_file=from_file and "method" in content),
+    )
     method, kind = entry.name, entry.load()  # an alias becomes the method's own name
     if "method" in content:
         content = content | {"method": method}
@@ -56,10 +60,11 @@ def preset(name: str, dataset: str | None = None) -> TrainConfig:
 
 
 def read_yaml(path: Path, base: TrainConfig | None = None) -> TrainConfig:
+    content = raw_yaml(path)
     try:
-        return from_dict(raw_yaml(path), base)
+        return from_dict(content, base, from_file=True)
     except ValueError as error:
-        raise error if str(error).startswith(str(path)) else ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def raw_yaml(path: Path) -> dict[str, Any]:

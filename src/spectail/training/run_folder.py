@@ -155,9 +155,7 @@ class RunFolder:
         """The settings of the run, which its file has in full."""
         path = self.path / "config.yaml"
         if "method" not in raw_yaml(path):
-            raise Damaged(
-                f"{path} is damaged: it does not hold the settings of a run. Put a copy of the original there."
-            )
+            raise Damaged(f"{path} is damaged: it has no settings of a run. Put a copy of the original there.")
         return read_yaml(path)
 
     def check_resumable(self, config: TrainConfig) -> bool:
