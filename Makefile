@@ -70,7 +70,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/batch_path.py
 	$(BIN)/python benchmarks/data_sets.py
 	$(BIN)/python benchmarks/loop.py
-	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/meta_sampler.py
 	$(BIN)/python benchmarks/analyse.py
 	$(BIN)/python benchmarks/report.py

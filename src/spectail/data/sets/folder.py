@@ -92,7 +92,7 @@ def _linked(root: Path) -> tuple[str, ...]:
         return ()
     first = links[0].relative_to(root).as_posix()
     where = f"{len(links)} linked folders, such as {first}" if len(links) > 1 else f"the linked folder {first}"
-    return (f"{images:,} images below {where}, are left out; put the images themselves there",)
+    return (f"left out below {where}: {images:,} image{'s' * (images > 1)}; put the images themselves there",)
 
 
 def _links_below(folder: Path) -> list[Path]:
