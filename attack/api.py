@@ -116,30 +116,27 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 def attack(row: Row, work: Path, seed: int, amount: int) -> None:
     assert spectail.__version__
-    each = -(-amount // len(CALLS))
+    each = settings(
+        max_examples=-(-amount // len(CALLS)), deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
     for name, (call, arguments) in CALLS.items():
-        seen: set[str] = set()
+        seeded(seed)(each(given(st.tuples(*arguments))(one_call(row, name, call))))()
 
-        def one(values: tuple[Any, ...], name: str = name, call: Any = call, seen: set[str] = seen) -> None:
-            fault = tried(call, values)
-            kind = (fault or "")[:60]
-            if fault is None or kind not in seen:
-                row.add(f"{name}{values!r}"[:300], fault)
-                seen.add(kind)
-            else:
-                row.cases += 1
-                row.failures.append(f"{name}: {kind}, again")
 
-        given_all = given(st.tuples(*arguments))(one)
-        seeded(seed)(
-            settings(
-                max_examples=each,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )(given_all)
-        )()
+def one_call(row: Row, name: str, call: Callable[..., Any]) -> Callable[[tuple[Any, ...]], None]:
+    seen: set[str] = set()
+
+    def one(values: tuple[Any, ...]) -> None:
+        fault = tried(call, values)
+        if fault is None or fault[:60] not in seen:
+            row.add(f"{name}{values!r}"[:300], fault)
+            seen.add((fault or "")[:60])
+        else:  # counted, not shown again
+            row.cases += 1
+            row.failures.append(f"{name}: {fault[:60]}, again")
+
+    return one
 
 
 def tried(call: Callable[..., Any], values: tuple[Any, ...]) -> str | None:

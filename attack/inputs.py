@@ -244,7 +244,7 @@ def flags(place: Path, run: Path, photos: Path, draws: random.Random) -> tuple[s
                 run,
                 place,
                 place / "a/b/c.html",
-                place / "x" * 1,
+                place / "x",
                 "\x00",
             ]
         given += [flag] + ([draws.choice(pool)] if draws.random() < 0.9 else [])

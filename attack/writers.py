@@ -50,7 +50,7 @@ def attack(row: Row, work: Path, seed: int, amount: int) -> None:
         elif (
             "used by another process" not in said
             and "already holds a run" not in said
-            and "not of this run" not in said
+            and "no folder of a run" not in said
         ):
             fault = f"no sentence: {said[-300:]}"
         else:

@@ -18,9 +18,9 @@ LONGEST = 1_000
 
 def one_line(error: BaseException) -> str:
     """What went wrong, without line breaks and not too long; of a file, its name and the reason."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return visible(f"{error.filename}: {error.strerror}")
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
     return visible(text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}")
 
 

@@ -144,10 +144,10 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
         try:
             arrays = {name: archive[name] for name in wanted}
-        except (ValueError, TypeError, MemoryError, OverflowError):
-            raise _refused(path) from None
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:  # also encrypted ones
             raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
+        except Exception:  # NumPy parses the header of an array as Python, with all that may come of it
+            raise _refused(path) from None
     names, paths = arrays.get("class_names"), arrays.get("paths")
     known = arrays[label or score or predicted]
     return RawPredictions(
@@ -186,7 +186,7 @@ def _load_npy(path: Path) -> NDArray[Any]:
             raise ValueError(f"{path} is no .npy file, or a damaged one; write it again with numpy.save.")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError):
+    except Exception:  # as above
         raise _refused(path) from None
     return array
 

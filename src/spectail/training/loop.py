@@ -161,8 +161,8 @@ class Trainer:
         state = self._open(newest)
         self.accelerator.init_trackers("spectail")  # not before: a refused run must leave another one's folder alone
         while True:
-            stage = self.stages[self.progress.stage]
             with checkpoint.fitting(newest if state is not None else None):
+                stage = self.stages[self.progress.stage]
                 self.stage = StageRun(stage, self.config, self.pieces, self.car_term, self.generator, state)
             if stage.epochs is not None and self.stage.step.epochs > stage.epochs:
                 longer = f"{self.stage.step.epochs} epochs instead of {stage.epochs}"

@@ -90,8 +90,8 @@ class RunFolder:
             temporary = any(entry.name.startswith(f".{name}.") for name in FILES)
             if entry.name not in BESIDE | left and not temporary:
                 raise ValueError(
-                    f"{self.path} holds {entry.name!r}, which is not of this run. Choose another --output, or pass "
-                    "--force to move the folder aside."
+                    f"{self.path} holds {entry.name!r} and no config.yaml, so that it is no folder of a run. Choose "
+                    "another --output, or pass --force to move it aside."
                 )
 
     def move_aside(self) -> Path | None:
