@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, Phase, given, seed as seeded, settings, strategies as st
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
 
 import spectail
 from spectail import CAR, CARLoss, ClassCounts, MixedTarget, losses, spectral
@@ -101,8 +103,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "from_targets": (lambda values, size: ClassCounts.from_targets(values, num_classes=size), (st.one_of(COUNTS, targets()), st.one_of(st.none(), ODD))),
     "MixedTarget": (lambda a, b, lam: CAR([5, 3, 2])(torch.zeros(4, 3), MixedTarget(a, b, lam)), (targets(), targets(), ODD)),
     "soft_confusion": (lambda a, b, gamma: SF.soft_confusion(a, b, gamma=gamma), (logits(), targets(), ODD)),
-    "confusion": (lambda a, b, size: SF.confusion(a, b, size), (targets(), targets(), ODD)),
-    "margin_confusion": (lambda a, b, gamma: SF.margin_confusion(a, b, gamma), (logits(), targets(), ODD)),
+    "confusion": (SF.confusion, (targets(), targets(), ODD)),
+    "margin_confusion": (SF.margin_confusion, (logits(), targets(), ODD)),
     "class_weights": (lambda counts, r0: SF.class_weights(counts, r0=r0), (COUNTS, ODD)),
     "top_singular": (spectral.top_singular, (st.one_of(logits(), ODD),)),
     "plain losses": (lambda kind, a, b: kind()(a, b), (st.sampled_from(LOSSES), logits(), targets())),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from training.runs import FLAGS, StopAt, Stop, assert_same, settings
+from training.runs import FLAGS, Stop, StopAt, assert_same, settings
 
 from spectail.training.loop import train
 

@@ -12,6 +12,9 @@ from spectail.training.loop import train
 
 from .cases import Child, Row, leftovers
 
+SIZES = (0, 200, 4096)
+"""Bytes that still fit into a file."""
+
 
 def attack(row: Row, work: Path, seed: int, amount: int) -> None:
     run = work / "run"
@@ -29,7 +32,7 @@ def attack(row: Row, work: Path, seed: int, amount: int) -> None:
         "compare": ("compare", *FLAGS, "--methods", "ce", "--output", out / "c", "--no-report", "--model", "small-cnn"),
     }  # fmt: skip
     for name, words in commands.items():
-        for size in (0, 200, 4096):
+        for size in SIZES:
             out.mkdir()
             earlier = out / "earlier.txt"
             earlier.write_text("whole")
@@ -40,7 +43,7 @@ def attack(row: Row, work: Path, seed: int, amount: int) -> None:
                 lambda words=words, size=size: limited(size, lambda: main([str(word) for word in words])), log=None
             )
             code = child.wait(120)
-            left = [found for found in leftovers(out)]
+            left = list(leftovers(out))
             fault = None
             if code not in (0, 1):
                 fault = f"exit code {code}"

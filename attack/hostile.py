@@ -246,7 +246,7 @@ def names(row: Row, work: Path, draws: random.Random) -> None:
             fault = fault or "live markup"
         if ending == ".tex" and "\\input{" in text:
             fault = fault or "a live command"
-        if ending != ".json" and ending != ".html" and "\x1b" in text:
+        if ending not in {".json", ".html"} and "\x1b" in text:
             fault = fault or "an escape in the file"
         row.add(f"names in {ending}", fault)
     photos = make_photos(work / "named", draws, classes="ab")
