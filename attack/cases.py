@@ -114,6 +114,7 @@ class Child:
                     with log.open("ab") as file:
                         os.dup2(file.fileno(), 1)
                         os.dup2(file.fileno(), 2)
+                    sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115 - also where a test captures
                 code = work() or 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1

@@ -95,7 +95,7 @@ def exact(rows: Tensor) -> Triplet:
     """The triplet by full SVD: the oracle, and the fastest choice for few classes."""
     try:
         right, values, left = torch.linalg.svd(rows, full_matrices=False)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         raise ValueError(
             "a matrix must have finite entries for a singular value; it has NaN or infinite ones."
         ) from None

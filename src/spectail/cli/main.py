@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         with warnings.catch_warnings():
             if not sys.warnoptions:  # unless the user asked for something else
                 warnings.filterwarnings("once", module="spectail")
-                warnings.showwarning = note  # type: ignore[assignment]
+                warnings.showwarning = note
             code: int | None = run(rest)  # most commands return nothing
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):

@@ -46,7 +46,7 @@ MORE = """
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
     "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
-    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "force", "quiet",
+    "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -163,11 +164,15 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
     )
 
 
-def _opened(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
-        raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:  # NumPy would leave it open where it fails
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
+            raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
+        with archive:
+            yield archive
 
 
 def _read_npy(path: Path, hints: ColumnHints) -> RawPredictions:
