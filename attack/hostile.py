@@ -21,7 +21,7 @@ from training.runs import FLAGS, Stop, StopAt, settings
 from spectail.training.loop import train
 
 from .cases import Row, command
-from .inputs import make_photos
+from .pictures import make_photos
 
 NAMES = ("=HYPERLINK(\"http://x\")", "@SUM(1+1)", "-2+3", "+1-1|cmd", "\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "<img src=x onerror=x()>",
          "</script><script>x()", "$(touch PWNED)", "`touch PWNED`", "a|b", "\\input{/etc/passwd}", "[x](javascript:x)", "\u202egnp.exe", "{{7*7}}", "%s%n",

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from .._utils.errors import first_line
 from .._utils.names import nearest
-from .predictions import RawPredictions, whole_numbers
+from .class_labels import whole_numbers
+from .predictions import RawPredictions
 
 LABELS = ("label", "labels", "target", "targets", "true", "y_true", "true_label", "true_class", "ground_truth",
           "groundtruth", "gt", "actual", "class", "y")  # fmt: skip

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from .diagnostics import car_gradient, cm_gap
 from .evaluate import evaluate
 from .hardware import with_precision
 from .length import with_length
+from .progress import Progress
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
 from .settle import settled
@@ -41,22 +42,6 @@ from .stage1 import load_stage1
 from .stage_run import StageRun
 from .trained import Flipped
 from .watch import Watch
-
-
-@dataclass
-class Progress:
-    """How far a run has come; saved with every checkpoint."""
-
-    stage: int = 0
-    epoch: int = 0
-    steps: int = 0
-    """Optimiser steps of the run."""
-    phases: dict[str, int] = field(default_factory=dict)
-    lines: int = 0
-    """Lines of metrics.jsonl."""
-    best: float | None = None
-    best_epoch: int | None = None
-    seconds: float = 0.0
 
 
 class RunResults(dict[str, Any]):

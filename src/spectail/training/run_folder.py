@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,7 @@ from ..models.adjustment import FILE as ADJUSTMENT
 from ..models.adjustment import Adjustment
 from .config import TrainConfig
 from .config_io import differences, raw_yaml, read_yaml, to_dict, yaml_text
-
-if TYPE_CHECKING:
-    from .loop import Progress
+from .progress import Progress
 
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
