@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-cpus package test-browser test-cluster test-compile test-integrations docs lint bench clean
+.PHONY: setup demo test test-cpus package test-browser test-cluster test-compile test-integrations docs lint bench attack attack-short clean
 
 setup: $(READY)
 
@@ -70,7 +70,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/batch_path.py
 	$(BIN)/python benchmarks/data_sets.py
 	$(BIN)/python benchmarks/loop.py
-	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/meta_sampler.py
 	$(BIN)/python benchmarks/analyse.py
 	$(BIN)/python benchmarks/report.py
@@ -81,6 +80,13 @@ bench: $(READY)
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/array_classifier.py
+
+# Everything that must not happen, tried: bad input, kills, damage, hostile files, two writers, full disks. Not in CI.
+attack: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m attack
+
+attack-short: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m attack --short
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

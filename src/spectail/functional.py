@@ -11,8 +11,11 @@ from torch import Tensor
 
 from ._core.surrogate import Surrogate, soft_rows
 from ._utils.checks import check_choice, check_number
+from ._utils.names import shown
 from .counts import CountsLike, as_counts
 from .targets import MIXED_MODES, Entries, Target, check_finite, check_target, check_target_values, entries
+
+MOST_CLASSES = 100_000  # a matrix of so many classes takes 40 GB
 
 
 def soft_confusion(
@@ -92,6 +95,8 @@ def confusion(
     """
     if not isinstance(pred, Tensor) or pred.ndim != 1 or pred.is_floating_point() or pred.dtype == torch.bool:
         raise TypeError("pred must be a flat tensor of predicted class indices; pass logits.argmax(1) for logits.")
+    if not isinstance(num_classes, int) or isinstance(num_classes, bool) or not 1 <= num_classes <= MOST_CLASSES:
+        raise ValueError(f"num_classes must lie between 1 and {MOST_CLASSES:,}; got {shown(num_classes)}.")
     check_target(target, pred.numel(), num_classes)
     check_target_values(target, num_classes, ignore_index)
     outside = pred[(pred < 0) | (pred >= num_classes)]
@@ -152,7 +157,7 @@ def class_weights(
     check_number(r0=r0)
     if not 0 < r0 < float("inf"):
         raise ValueError(f"r0 must be above 0; got {r0}.")
-    weights = (as_counts(class_counts, on_empty).frequencies + r0).rsqrt()
+    weights = (as_counts(class_counts, on_empty).frequencies + float(r0)).rsqrt()
     return (weights / weights.mean() if normalize else weights).to(dtype or torch.get_default_dtype())
 
 

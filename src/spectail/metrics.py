@@ -36,6 +36,15 @@ def wilson_interval(right: int, total: int, z: float = Z) -> tuple[float, float]
     return (float(low), float(high)) if total else None
 
 
+def as_tensor(name: str, values: Any) -> Tensor:
+    """A tensor, also from an array."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return torch.from_numpy(np.ascontiguousarray(values))
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor or an array of numbers; got {type(values).__name__}.")
+    return values
+
+
 def _countable(batch: Tensor) -> Tensor:
     """A batch where the state is: Apple GPUs cannot hold it."""
     return batch if holds_float64(batch.device) else batch.cpu()
@@ -78,6 +87,7 @@ class Metrics(nn.Module):
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Add a batch. Logits are the ones used at inference."""
         size = len(self.counts)
+        logits = as_tensor("logits", logits)
         if logits.ndim != 2 or logits.shape[1] != size:
             raise ValueError(f"logits must have shape (N, {size}); got {tuple(logits.shape)}.")
         target = self._labels("target", target)
@@ -103,7 +113,7 @@ class Metrics(nn.Module):
     def _labels(self, name: str, labels: Tensor) -> Tensor:
         """Class indices, checked, as int64."""
         size = len(self.counts)
-        labels = _countable(labels)
+        labels = _countable(as_tensor(name, labels))
         if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
             raise ValueError(f"{name} must be class indices of shape (N,); got {tuple(labels.shape)}, {labels.dtype}.")
         if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < size:

@@ -97,7 +97,12 @@ def relative_residual(A: Tensor, sigma: Tensor, u: Tensor, v: Tensor) -> Tensor:
 
 def exact(rows: Tensor) -> Triplet:
     """The triplet by full SVD: the oracle, and the fastest choice for few classes."""
-    right, values, left = torch.linalg.svd(rows, full_matrices=False)
+    try:
+        right, values, left = torch.linalg.svd(rows, full_matrices=False)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        raise ValueError(
+            "a matrix must have finite entries for a singular value; it has NaN or infinite ones."
+        ) from None
     u, v = left[0], right[:, 0]
     sign = u.sum().sign()
     return Triplet(values[0], u * sign, v * sign, 0, torch.zeros_like(values[0]))

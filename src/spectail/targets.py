@@ -46,7 +46,11 @@ class MixedTarget:
             )
         lam = self.lam  # a number is not sent to the device, which would wait for it, but made there
         if not isinstance(lam, Tensor):
-            lam = torch.full((), lam, device=self.a.device) if isinstance(lam, (int, float)) else torch.as_tensor(lam)
+            try:
+                number = isinstance(lam, (int, float))
+                lam = torch.full((), float(lam), device=self.a.device) if number else torch.as_tensor(lam)
+            except (RuntimeError, TypeError, ValueError):
+                raise TypeError(f"MixedTarget needs lam as a number or a tensor; got {type(lam).__name__}.") from None
         lam = lam.to(self.a.device)
         if not lam.is_floating_point():
             lam = lam.to(torch.get_default_dtype())

@@ -7,6 +7,7 @@ import socket
 import stat
 import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from spectail._utils.files import (
     cached_array,
     download,
     file_digest,
+    read_regular,
     whole_file,
     whole_folder,
     write_json,
@@ -147,6 +149,30 @@ def test_json_is_readable(tmp_path):
         write_json(tmp_path / "a.json", {"name": object()})
     assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
     assert names(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("make", [whole_file, whole_folder])
+def test_what_a_killed_process_left_is_swept_and_what_is_held_is_not(make, tmp_path):
+    left = [tmp_path / name for name in (".file.abcdefgh", ".file.abc12_gh")]
+    other = [tmp_path / name for name in (".file.txt.abcdefgh", ".file.lock", ".file.long-name-of-ours")]
+    left[1].mkdir()
+    for path in (left[0], *other):
+        path.write_text("half")
+    for path in (*left, *other):
+        os.utime(path, (0, 0))
+    with make(tmp_path / "file") as mine:
+        os.utime(mine, (0, 0))
+        with pytest.raises(Stop):
+            fail_half_way(make(tmp_path / "file"))
+        assert mine.exists()
+    assert names(tmp_path) == sorted([*(path.name for path in other), "file"])
+
+
+def test_only_ordinary_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="no ordinary file"):
+            read_regular(path)
 
 
 # --- digests ---

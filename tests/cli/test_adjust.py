@@ -1,6 +1,7 @@
 """`spectail adjust`: from files of predictions to adjusted ones, and what other commands make of the adjustment."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_tables_and_probabilities_and_no_labels(files, capsys):
     (folder / "counts.txt").write_text("\n".join(map(str, COUNTS)) + "\n")
     assert main(["adjust", str(folder / "new.csv"), "--on", val, "--counts", str(folder / "counts.txt")]) == 0
     out = capsys.readouterr().out
-    assert "new.csv holds probabilities; their logarithms are adjusted." in out
+    assert re.search(r"new\.csv: The scores .* are used as probabilities\.", out)
     assert "new.csv has no labels, so figures are of the validation images only." in out
     written = json.loads((folder / "new-adjusted.json").read_text())
     found = loaded(folder / "new-adjusted.npz")

@@ -280,7 +280,7 @@ def test_scores_of_the_best_classes_only(header, tmp_path):
     columns = [LABELS, BEST, *softmax(LOGITS).T.tolist()]
     path = write_csv(tmp_path / "b.csv", ["label", "pred", "p0", "p1", "p2"], columns)
     same(read_predictions(path), names="012")
-    assert read_predictions(path).notes == ()
+    assert [note.rpartition(": ")[2] for note in read_predictions(path).notes] == ["they are used as probabilities."]
 
 
 @pytest.mark.parametrize("header", [("True Label", "Predicted-Class"), ("true_class", "PRED"), (" Actual ", "pred"),
@@ -506,7 +506,7 @@ def bad_files(folder):
         "names no JSON": (good, {"names": text("n2.json", "[")}, "n2.json is no valid JSON"),
         "many counts": (good, {"counts": text("c.txt", "1\n2\n3\n4\n")}, "class counts for each of the 3 classes; got"),
         "counts no numbers": (good, {"counts": text("c2.txt", "1\nmany\n3\n")}, "class counts must .* got 'many'"),
-        "counts by no names": (good, {"counts": text("c3.json", '{"cat": 1}')}, "the classes have no names"),
+        "counts by no names": (good, {"counts": text("c3.json", '{"cat": 1}')}, "no count for class '0'"),
         "a count missing": (good, {"counts": text("c4.json", '{"cat": 1, "ottr": 2}'), "names": NAMES},
                             "no count for class 'otter'; did you mean 'ottr'\\?"),
     }  # fmt: skip

@@ -57,7 +57,10 @@ def test_a_resumed_run_has_it_from_its_folder(tmp_path, adjustment):
 def test_other_classes_are_refused_and_leftovers_removed(tmp_path, adjustment):
     with pytest.raises(ValueError, match="is for 2 classes, but the data set has 6"):
         train(settings(tmp_path / "run"), adjustment=Adjustment(("a", "b"), (0.0, 1.0)))
-    adjustment.save(tmp_path / "run" / "adjustment.json")  # of a run that was killed before it had begun
+    adjustment.save(tmp_path / "run" / "adjustment.json")
+    with pytest.raises(ValueError, match=r"holds 'adjustment\.json' and no config.yaml"):
+        train(settings(tmp_path / "run"))
+    (tmp_path / "run" / ".run.lock").touch()  # of a run that was killed before it had begun
     with pytest.raises(Stop):
         train(settings(tmp_path / "run"), reporter=StopAt(steps=1))
     assert not (tmp_path / "run" / "adjustment.json").exists()

@@ -98,7 +98,7 @@ def test_every_field_of_the_results(changes, tmp_path):
     assert len(found["per_class"]) == 6
     assert (found["worst_train"] is None) == ("eval_train" in changes)
     expected = {"config.yaml", "manifest.json", "metrics.jsonl", "results.json", "predictions.npz", "checkpoints",
-                "model.safetensors"}  # fmt: skip
+                "model.safetensors", "digests.json", ".run.lock"}  # fmt: skip
     assert {path.name for path in (tmp_path / "run").iterdir()} == expected
 
 
@@ -779,4 +779,6 @@ def test_a_run_on_pictures_says_its_transform_and_its_wait(tmp_path):
     assert all(line["data_seconds"] >= 0 for line in lines)
     assert _figures({"images_per_second": 50.0, "data_seconds": 12.3}) == "50 images/s  waited 12 s for data"
     write_yaml(config.output / "config.yaml", dataclasses.replace(saved, transform=None))  # as earlier versions did
-    assert load_trained(config.output).preset.name == "imagenet"
+    (config.output / "digests.json").unlink()
+    with pytest.warns(UserWarning, match="has no digests"):
+        assert load_trained(config.output).preset.name == "imagenet"

@@ -11,6 +11,7 @@ import pytest
 from forked import PYTHON
 from training.runs import FLAGS, Losses, Stop, StopAt, assert_same, metrics, results, settings, shake
 
+from spectail._utils.digests import Damaged
 from spectail.data import load
 from spectail.training.loop import train
 
@@ -182,7 +183,10 @@ def test_other_data_are_refused(tmp_path):
     with pytest.raises(Stop):
         train(settings(tmp_path / "run"), reporter=StopAt(epochs=1))
     load("glyphs-lt", num_classes=6, max_per_class=24, imbalance=3).manifest.save(tmp_path / "run" / "manifest.json")
-    with pytest.raises(ValueError, match="the run in"):
+    with pytest.raises(Damaged, match=r"manifest\.json is not as it was written"):
+        train(settings(tmp_path / "run"), resume=True)
+    (tmp_path / "run" / "digests.json").unlink()
+    with pytest.warns(UserWarning, match="has no digests"), pytest.raises(ValueError, match="the run in"):
         train(settings(tmp_path / "run"), resume=True)
 
 

@@ -19,7 +19,7 @@ def test_keys_of_the_regulariser():
     assert sorted(CARLoss([3, 2]).state_dict()) == [*(f"car.history.{name}" for name in HISTORY), "step"]
 
 
-CHECKPOINT = "average car generator index learner loaders optimizer progress scaler schedule"
+CHECKPOINT = "average car generator index learner loaders metrics optimizer progress scaler schedule"
 PROGRESS = "best best_epoch epoch lines phases seconds stage steps"
 LOADER = "epoch order position seed"
 RANK = "counted random sums"
@@ -31,7 +31,8 @@ RESULTS = """adjustment
     worst_test_interval worst_test_next worst_train worst_train_class zero_classes"""
 MANIFEST = "checks classes dataset files format groups identity notes options ranks rule splits statistics version"
 LINE = "car data_seconds epoch images_per_second loss lr spectral_norm stage step"
-FILES = "checkpoints config.yaml manifest.json metrics.jsonl model.safetensors predictions.npz results.json"
+FILES = """.run.lock checkpoints config.yaml digests.json manifest.json metrics.jsonl model.safetensors predictions.npz
+    results.json"""
 
 
 def keys(content):
@@ -41,7 +42,7 @@ def keys(content):
 def test_keys_of_a_run(tmp_path):
     config = settings(tmp_path / "run", car__enabled=True, checkpoint_every=1)
     train(config)
-    assert keys(path.name for path in config.output.iterdir()) == FILES
+    assert keys(path.name for path in config.output.iterdir()) == " ".join(FILES.split())
     assert keys(json.loads((config.output / "results.json").read_text())) == " ".join(RESULTS.split())
     assert keys(json.loads((config.output / "manifest.json").read_text())) == MANIFEST
     assert {keys(json.loads(line)) for line in (config.output / "metrics.jsonl").read_text().splitlines()} == {LINE}

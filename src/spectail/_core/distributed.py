@@ -46,6 +46,6 @@ def summed(*tensors: Tensor) -> list[Tensor]:
 
 
 def check_sync(sync: Sync) -> Sync:
-    if isinstance(sync, str) and sync != "auto":
+    if sync != "auto" if isinstance(sync, str) else not (isinstance(sync, bool) or hasattr(sync, "size")):
         raise ValueError(f"sync must be 'auto', True, False or a process group; got {sync!r}.")
     return sync

@@ -7,6 +7,8 @@ import typing
 from numbers import Real
 from typing import Annotated, Any, NamedTuple
 
+from .names import shown
+
 
 class Limits(NamedTuple):
     """What a number must lie between. As a mark in the type of a field, :func:`check_limits` reads it."""
@@ -28,7 +30,8 @@ class Limits(NamedTuple):
         if open_high:
             where = f"lie in [{low:g}, {high:g})"
         elif math.isfinite(high):
-            where = f"be more than {low:g} and at most {high:g}" if open_low else f"lie between {low:g} and {high:g}"
+            low, high = (int(edge) if edge == int(edge) else edge for edge in (low, high))
+            where = f"be more than {low} and at most {high}" if open_low else f"lie between {low} and {high}"
         else:
             finite = "" if math.isfinite(value) else " and finite"
             where = f"be {'more than' if open_low else 'at least'} {low:g}{finite}"
@@ -41,6 +44,8 @@ NotNegative = Annotated[float, Limits(0)]
 Positive = Annotated[float, Limits(0, open_low=True)]
 Natural = Annotated[int, Limits(0)]
 AtLeastOne = Annotated[int, Limits(1)]
+Seed = Annotated[int, Limits(0, 2**32 - 1)]
+"""What every library takes."""
 
 
 def check_limits(settings: Any, prefix: str = "") -> None:
@@ -57,10 +62,10 @@ def check_number(**options: object) -> None:
     """A number where a number is expected."""
     for name, value in options.items():
         if not isinstance(value, Real) or isinstance(value, bool):
-            raise TypeError(f"{name} must be a number; got {value!r}.")
+            raise TypeError(f"{name} must be a number; got {shown(value)}.")
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     """One of a few values."""
     if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .plain_text import visible
+
 
 class MissingData(FileNotFoundError):
     """The files of a data set are not there. Nothing is wrong with those that are."""
@@ -11,11 +13,15 @@ class MissingWeights(ValueError):
     """Pretrained weights could not be fetched. They may be given as a file."""
 
 
-def one_line(error: Exception) -> str:
-    """What went wrong, without line breaks; of a file, its name and the reason."""
+LONGEST = 1_000
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks and not too long; of a file, its name and the reason."""
+    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+        text = f"{error.filename}: {error.strerror}"
+    return visible(text if len(text) <= LONGEST else f"{text[: LONGEST - 100]} ... {text[-90:]}")
 
 
 def first_line(error: object) -> str:

@@ -8,7 +8,9 @@ import http.client
 import json
 import os
 import shutil
+import stat
 import tempfile
+import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import MissingData
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 CHUNK = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -46,19 +53,29 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise."""
+def whole_file(path: Path, *, lasting: bool = True) -> Iterator[Path]:
+    """A temporary path beside ``path`` that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    If it must be ``lasting``, it is then on the disk, whatever happens to the power. What killed processes have left of
+    their tries is removed.
+    """
     with room_for(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
         temporary = Path(name)
         try:
+            _hold(handle)
             yield temporary
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; these are ordinary ones
+            if lasting:
+                sync(temporary)
             temporary.replace(path)
+            if lasting:
+                sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+            os.close(handle)
 
 
 @contextmanager
@@ -66,8 +83,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder. If another process finished first, its folder stays."""
     with room_for(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        handle = None if fcntl is None else os.open(temporary, os.O_RDONLY)
         try:
+            _hold(handle)
             yield temporary
             temporary.chmod(0o777 & ~_umask())
             try:
@@ -77,6 +97,60 @@ def whole_folder(path: Path) -> Iterator[Path]:
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            if handle is not None:
+                os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk."""
+    if path.is_dir() and fcntl is None:
+        return  # Windows cannot open folders
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno in NO_ROOM or not path.is_dir():  # some network file systems cannot do it for folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def _hold(handle: int | None) -> None:
+    """Lock what is being written, so that nobody sweeps it away; the lock dies with the process."""
+    if fcntl is not None and handle is not None:
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes have left of their tries to write a path: what nobody holds any more."""
+    if fcntl is None:
+        return
+    start = f".{path.name}."
+    for entry in list(os.scandir(path.parent)):
+        if not entry.name.startswith(start) or len(entry.name) != len(start) + 8:  # as tempfile names them
+            continue
+        with suppress(OSError):
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime < 1:  # perhaps not held yet
+                continue
+            handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+            finally:
+                os.close(handle)
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of an ordinary file; a pipe or a device, which may never end, is refused."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no ordinary file", str(path))
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 @contextmanager
@@ -93,8 +167,12 @@ def room_for(path: Path) -> Iterator[None]:
 
 def write_json(path: Path, content: Any) -> None:
     with whole_file(path) as temporary:
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))  # file names need not be UTF-8
+        temporary.write_bytes(json_text(content).encode())
+
+
+def json_text(content: Any) -> str:
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace").decode()  # file names need not be UTF-8
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
@@ -125,14 +203,14 @@ def cached_array(name: str, build: Callable[[], NDArray[Any]]) -> NDArray[Any]:
 def keep_in_cache(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Write a file and seal it. A cache that cannot be written costs time, not the run."""
     with suppress(OSError):
-        with whole_file(path) as temporary, temporary.open("wb") as file:
+        with whole_file(path, lasting=False) as temporary, temporary.open("wb") as file:  # its checksum tells
             write(file)
         seal(path)
 
 
 def seal(path: Path) -> None:
     """Write the checksum of a file beside it."""
-    with whole_file(_seal(path)) as temporary:
+    with whole_file(_seal(path), lasting=False) as temporary:
         temporary.write_text(_checksum(path))
 
 

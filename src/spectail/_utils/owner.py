@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -24,7 +25,8 @@ class Owner:
         except Timeout:
             return self._note.read_text(encoding="utf-8") if self._note.exists() else "another process"
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        self._note.write_text(who, encoding="utf-8")
+        with suppress(OSError):  # on a full disk the lock is enough
+            self._note.write_text(who, encoding="utf-8")
         return None
 
     def release(self) -> None:

@@ -23,6 +23,7 @@ from ..fit.goals import Goal
 from ..models.adjustment import Adjustment
 from .arguments import read_flags
 from .console import make_console
+from .outputs import check_description, check_output
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,9 @@ def _paths(options: Adjust) -> tuple[Path, Path, Path]:
     if path.exists() and on.exists() and path.samefile(on):
         raise ValueError(f"{path} is both what is adjusted and what is chosen on; {FLATTERS}")
     output = options.output or path.with_name(f"{path.stem}-adjusted.npz")
-    if output.suffix.lower() != ".npz":
-        raise ValueError(f"--output must end in .npz; got {output.name!r}.")
-    if any(output.exists() and one.exists() and output.samefile(one) for one in (path, on)):
-        raise ValueError(f"--output {output} would replace a file that is read; choose another name.")
+    read = [one for one in (path, on, options.counts, options.names) if one is not None]
+    check_output(output, (".npz",), read=read)
+    check_description(output.with_suffix(".json"), {"class_names", "offsets"}, read=read)
     return path, on, output
 
 
@@ -189,9 +189,6 @@ def _notes(goal: Goal, table: AdjustmentTable, read: dict[Path, Predictions], ou
         lines += [f"{path}: {note}" for note in predictions.notes]
         if not predictions.labelled:
             lines.append(f"{path} has no labels, so figures are of the validation images only.")
-        head = _logits(predictions)[:1000].astype(np.float64)
-        if head.max() <= 0 and np.allclose(np.exp(head).sum(1), 1, atol=2e-2):
-            lines.append(f"{path} holds probabilities; their logarithms are adjusted.")
     lines.append(f"Written to {output} and {output.with_suffix('.json')}, for --adjust.")
     console = make_console()
     for line in lines:

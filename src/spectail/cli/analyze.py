@@ -17,6 +17,7 @@ from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.tables import all_tables, csv_text, latex, markdown
 from .arguments import read_flags
 from .console import make_console
+from .outputs import check_output
 
 FORMATS = (".html", ".json", ".csv", ".md", ".tex")
 HEAVY = 1 << 28  # bytes of scores that are not kept once they have been counted
@@ -82,10 +83,9 @@ def _check(options: Analyze) -> None:
     if not 1 <= options.top <= TOP:
         raise ValueError(f"--top must lie in 1 to {TOP}; got {options.top}.")
     output = options.output
-    if output is not None and output.suffix.lower() not in FORMATS:
-        raise ValueError(f"--output must end in {', '.join(FORMATS)}; got {output.name!r}.")
-    if output is not None and output.is_dir():
-        raise ValueError(f"--output {output} is a folder; expected a file.")
+    if output is not None:
+        read = [path for path in (*options.files, options.names, options.counts) if path is not None]
+        check_output(output, FORMATS, read=[*read, Path(options.scores)] if options.scores else read)
 
 
 def _analysis(path: Path, options: Analyze) -> Analysis:

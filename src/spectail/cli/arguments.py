@@ -20,7 +20,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import tyro
 from rich.console import Console
 
+from .._utils.errors import one_line
 from .._utils.names import nearest
+from ..methods.registry import trust
 
 T = TypeVar("T")
 INDENT, COLUMN, WIDEST = 2, 26, 100  # of the page: flags, their sentences, its right edge
@@ -41,6 +43,8 @@ class SavedModel:
     """Strength of the adjustment (default 1). Without --post-hoc it replaces the tau of the run."""
     adjust: Path | None = None
     """File of an adjustment that `spectail adjust` has chosen on predictions of this run."""
+    trust: tuple[str, ...] = ()
+    """Methods from elsewhere, as package.module:Class, whose code may run because the folder of a run names them."""
 
 
 class Flag(NamedTuple):
@@ -76,7 +80,9 @@ def read_own_flags(
         groups = {"Arguments": positional, "Options": [flag for flag in flags if flag not in positional]}
         print_page(f"{prog} {' '.join(flag.name for flag in positional)}".strip(), about(kind), (), groups)
         raise SystemExit(0)
-    return parse_known(kind, prog, arguments)
+    found, others = parse_known(kind, prog, arguments)
+    trust(*getattr(found, "trust", ()))
+    return found, others
 
 
 def parse_known(kind: type[T], prog: str, arguments: list[str], default: T | None = None) -> tuple[T, list[str]]:
@@ -122,7 +128,7 @@ def unknown_flag(prog: str, word: str, flags: Iterable[Flag]) -> SystemExit:
 
 
 def refused(prog: str, sentence: str) -> SystemExit:
-    print(f"{prog}: {sentence}", file=sys.stderr)
+    print(f"{prog}: {one_line(ValueError(sentence))}", file=sys.stderr)
     return SystemExit(2)
 
 

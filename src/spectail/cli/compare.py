@@ -15,6 +15,7 @@ from ..experiments.engines import EngineOptions
 from ..methods.registry import find_method
 from .arguments import read_own_flags
 from .console import make_console, show_results
+from .outputs import check_folder, check_output
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def run(arguments: list[str]) -> None:
         if not values or len(set(values)) < len(values):
             raise ValueError(f"--{name} must be given and different; got {' '.join(map(str, values)) or 'none'}.")
     config.engine.check()
+    check_folder(config.output)
+    check_output(config.output / "report.html")
     flags = {method: flags_of(method) for method in config.methods}  # a wrong name is said before anything runs
     from ..experiments.runs import code_version, content_hash, hash_of  # noqa: PLC0415 - torch is slow to import
     from ..experiments.task import Task  # noqa: PLC0415

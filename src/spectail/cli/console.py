@@ -11,16 +11,25 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
+from rich.text import Text
 
+from .._utils.plain_text import visible
 from ..training.reporter import Reporter
 
 COLUMNS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "seconds")
 TITLES = {"worst_test": "worst", "zero_classes": "zero", "bottom_10pct": "bottom 10 %", "seconds": "s"}
 
 
+class PlainConsole(Console):
+    """Shows names from anywhere as they are, and obeys none of them: terminals take codes inside text as orders."""
+
+    def render_str(self, text: str, *args: Any, **options: Any) -> Text:
+        return super().render_str(visible(text), *args, **options)
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """Names of classes and folders may hold brackets, so nothing is read as markup."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 MOST_LINES = 200

@@ -33,6 +33,7 @@ from .experiment_options import (
     without,
 )
 from .experiment_plan import say_refused, show_plan
+from .outputs import check_output
 
 if TYPE_CHECKING:
     from ..experiments.driver import Driver
@@ -186,6 +187,8 @@ def _order(status: str) -> int:
 
 def _table(arguments: list[str]) -> None:
     asked = read_flags(TableAction, "spectail experiment table", once(arguments), hidden=HOW)
+    if asked.output is not None:
+        check_output(asked.output)
     records, console, texts, shown = asked.records(needed=True), make_console(), [], False
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
@@ -216,6 +219,7 @@ def _table(arguments: list[str]) -> None:
 
 def _figure(arguments: list[str]) -> None:
     asked = read_flags(FigureAction, "spectail experiment figure", once(arguments), hidden=HOW)
+    check_output(asked.output)
     (plan, *others) = asked.plans()
     if others:
         raise ValueError("a figure shows one experiment; name it.")

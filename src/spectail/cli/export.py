@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from .._utils.files import whole_file, write_json
 from ..training.trained import Normalised, load_trained
 from .arguments import SavedModel, read_flags
 from .console import make_console
+from .outputs import check_description, check_output
+
+ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,13 @@ class Export(SavedModel):
 
 def run(arguments: list[str]) -> None:
     options = read_flags(Export, "spectail export", arguments)
+    ending = ENDINGS[options.format]
+    path = options.output or options.run / f"model{ending}"
+    check_output(path, (ending,))
+    check_description(path.with_suffix(".json"), {"classes", "input", "output"})
     trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
     preset = trained.preset
     model = trained.model if preset is None else Normalised(trained.model, preset).eval()
-    path = options.output or options.run / {"torch": "model.pt2", "onnx": "model.onnx"}[options.format]
     shape = (trained.width,) if preset is None else (3, preset.size, preset.size)
     example = torch.rand(2, *shape)
     batch = torch.export.Dim("batch", min=1)
@@ -43,8 +50,9 @@ def run(arguments: list[str]) -> None:
     torch.testing.assert_close(program.module()(other), model(other), rtol=1e-4, atol=1e-4)
     with whole_file(path) as temporary:
         if options.format == "torch":
-            with temporary.open("wb") as file:
-                torch.export.save(program, file)
+            whole = io.BytesIO()  # torch's own writer ends the process where a disk is full
+            torch.export.save(program, whole)
+            temporary.write_bytes(whole.getbuffer())
         else:
             try:
                 onnx = torch.onnx.export(program, dynamo=True)

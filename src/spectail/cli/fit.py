@@ -81,6 +81,7 @@ def run(arguments: list[str]) -> None:
     from ..fit.run import Fit, fit  # noqa: PLC0415
     from ..training.config import TrainConfig  # noqa: PLC0415
     from ..training.hardware import check_device  # noqa: PLC0415
+    from ..training.run_folder import RunFolder  # noqa: PLC0415
 
     goal = Goal.parse(options.goal, options.keep)
     budget = seconds(options.budget) if options.budget is not None else None
@@ -90,6 +91,7 @@ def run(arguments: list[str]) -> None:
     output = options.output or Path("runs") / f"fit-{word(options.data.dataset)}-{options.goal}"
     if (output / "config.yaml").exists():
         raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
+    RunFolder(output).check_free()
     data = DataConfig(**vars(options.data))
     config = TrainConfig(data, options.model, seed=options.seed, device=options.device, output=output)
     console = make_console()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import traceback
+import warnings
 from importlib import import_module
 
 from .. import __version__
 from .._utils.errors import one_line
-from .._utils.names import nearest
+from .._utils.names import nearest, shown
+from .._utils.plain_text import visible
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
@@ -33,6 +37,27 @@ spectail COMMAND --help shows the options of a command; spectail --version the v
 """
 
 
+OUR_FAULT = 70
+"""The exit code where spectail itself has failed: EX_SOFTWARE of BSD's sysexits."""
+
+
+def unexpected(error: Exception, arguments: list[str]) -> str:
+    """Two lines for an error that nobody foresaw; its trace goes to a file."""
+    files = [word for word in arguments if os.path.isfile(word)]
+    about = f" with {visible(', '.join(files[:3]))}" if files else ""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="spectail-trace-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
+    ) as file:
+        file.write(f"spectail {__version__} {arguments}\n\n{''.join(traceback.format_exception(error))}")
+    said = f"{type(error).__name__}: {one_line(error)}"
+    return f"failed{about}: {said}\nThis is a bug: `spectail doctor` and the trace in {file.name} help us."
+
+
+def note(message: Warning | str, *place: object, **more: object) -> None:
+    """A warning as a line for people, without the place in the code."""
+    print(f"note: {one_line(Exception(message))}", file=sys.stderr)
+
+
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     usage = USAGE.format(commands="\n".join(f"  {name:12}{text}" for name, (_, text) in COMMANDS.items()))
@@ -44,22 +69,37 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"spectail: unknown command {name!r}; {nearest(name, COMMANDS)}\n\n{usage}", file=sys.stderr)
+        print(f"spectail: unknown command {shown(name)}; {nearest(name, COMMANDS)}\n\n{usage}", file=sys.stderr)
         return 2
     try:
         run = import_module(f".{COMMANDS[name][0]}", __package__).run
-        code: int | None = run(rest)  # most commands return nothing
+        with warnings.catch_warnings():
+            if not sys.warnoptions:  # unless the user asked for something else
+                warnings.filterwarnings("once", module="spectail")
+                warnings.showwarning = note
+            code: int | None = run(rest)  # most commands return nothing
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):
             raise
         extra = "report" if error.name == "jinja2" else "train"  # every command needs the parser that train brings
         print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[{extra}]'", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever reads the output has enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python flushes at its end
+        return 1
+    except MemoryError as error:
+        print(f"spectail {name}: there is not enough memory for this ({one_line(error)}).", file=sys.stderr)
+        return 1
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
         print(f"spectail {name}: {one_line(error)}", file=sys.stderr)
         return 1
+    except Exception as error:
+        if os.environ.get("SPECTAIL_DEBUG"):
+            raise
+        print(f"spectail {name}: {unexpected(error, rest)}", file=sys.stderr)
+        return OUR_FAULT
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
         return 130

@@ -12,6 +12,7 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
+from .._utils.files import read_regular
 from ..data.decoding import BrokenImage, decode
 from ..data.sets.feature_files import read_arrays
 from ..data.sets.features import as_features, check_width
@@ -81,7 +82,7 @@ def find_images(paths: tuple[Path, ...]) -> list[Path]:
 
 def predict(trained: Trained, preset: Preset, file: Path, top: int) -> dict[str, Any]:
     try:
-        image = preset.test(decode(file.read_bytes()))
+        image = preset.test(decode(read_regular(file)))
     except BrokenImage as error:
         raise ValueError(f"{file} {error}.") from None
     return {"image": str(file), "classes": most_likely(trained, image[None], top)[0]}

@@ -15,6 +15,7 @@ from ..data.manifest import Manifest
 from ..report import class_counts
 from .arguments import read_flags
 from .console import ConsoleReporter, make_console
+from .outputs import check_folder, check_output
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Prepare(DataConfig):
 
 def run(arguments: list[str]) -> None:
     config = read_flags(Prepare, "spectail prepare", arguments)
+    if config.output is not None:
+        check_folder(config.output)
     console = make_console(stderr=config.json)
     reporter = ConsoleReporter(console, quiet=config.quiet or config.json)
     manifest = load(config, track=reporter.track).manifest
@@ -47,9 +50,10 @@ def run(arguments: list[str]) -> None:
             "nothing was written."
         )
     folder = config.output if config.output is not None else Path("prepared") / name_of(manifest)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file; expected a folder, or a path where one can be made.")
+    check_folder(folder)
     path = folder / "manifest.json"
+    check_output(path)
+    check_output(folder / "class_counts.png")
     again = path.exists() and not config.overwrite
     if again:
         try:

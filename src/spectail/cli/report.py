@@ -18,6 +18,7 @@ from ..report.run_record import RunRecord, read_run, run_names
 from ..report.seeds import group_runs, study
 from .arguments import read_flags
 from .console import make_console
+from .outputs import check_output
 
 MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
 
@@ -34,6 +35,8 @@ class Report:
     """Also draw accuracy against CAR's beta, r0, alpha and gamma into this .png, .svg or .pdf file."""
     open: bool = False
     """Open the report in the browser."""
+    trust: tuple[str, ...] = ()
+    """Methods from elsewhere, as package.module:Class, whose code may run because the folder of a run names them."""
 
 
 def run(arguments: list[str]) -> None:
@@ -45,11 +48,11 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"{twice} is named twice; expected different runs.")
     if options.curves is not None:
         check_format(options.curves, "--curves")
+        check_output(options.curves, flag="--curves")
     path = options.output
     if path is None:
         path = options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html")
-    if path.is_dir():
-        raise ValueError(f"--output {path} is a folder; expected a file, such as {path / 'report.html'}.")
+    check_output(path, (".html", ".htm"), usual="report.html")
     records = [read_run(folder) for folder in options.runs]
     if options.curves is not None:
         curves.save_curves(curves.find_panels(records), options.curves)

@@ -16,7 +16,7 @@ from ..data.config import DataConfig
 from ..data.paths import full_name
 from ..methods.base import Options
 from ..methods.deferred import LossOptions
-from ..methods.registry import METHODS, find_method
+from ..methods.registry import METHODS, find_method, trust
 from ..methods.two_stage import scaled
 from ..models.build import NO_MODEL, ModelConfig
 from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
@@ -63,6 +63,8 @@ class Sources:
     """Start from the settings of demo, scratch, finetune, finetune-script or probe."""
     config: Path | None = None
     """Settings from a YAML file, such as config.yaml of a run. They replace those of the preset."""
+    trust: tuple[str, ...] = ()
+    """Methods from elsewhere, as package.module:Class, whose code may run because --config names them."""
     recipe: bool = False
     """Settings that the method was published with on this data set. See `spectail list recipes`."""
 
@@ -73,6 +75,8 @@ class Printing:
 
     resume: bool = False
     """Continue the run in --output."""
+    force: bool = False
+    """Begin a new run in --output though there is something: its folder is moved aside, nothing is deleted."""
     quiet: bool = False
     """Print the result only."""
     json: bool = False
@@ -128,7 +132,7 @@ def run(arguments: list[str]) -> None:
     console = make_console(stderr=printing.json)
     reporter = ConsoleReporter(console, quiet=printing.quiet or printing.json)
     try:
-        results = train(config, resume=printing.resume, reporter=reporter)
+        results = train(config, resume=printing.resume, force=printing.force, reporter=reporter)
     except Interrupted as message:
         console.print(f"spectail train: {message}")
         raise SystemExit(130) from None
@@ -164,6 +168,7 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     first, _ = parse_known(First, PROG, arguments)
     name = first.sources.preset or _usual_preset(first.dataset)
     base = preset(name, first.dataset) if name is not None else TrainConfig()
+    trust(*first.sources.trust, *([first.method] if first.method is not None else []))
     if first.sources.config is not None:
         base = read_yaml(first.sources.config, base)
     base = from_dict({"method": base.method if first.method is None else first.method}, base)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Those that are read. Pillow knows more, some of which start other programs: Ghostscript for PostScript."""
 SIGNATURES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"RIFF": "WEBP", b"GIF8": "GIF", b"BM": "BMP"}
 
 
@@ -124,7 +126,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 @contextmanager
 def _opened(stream: io.BytesIO) -> Iterator[Image.Image]:
     head = bytes(stream.getbuffer()[:4])
-    formats = [known for signature, known in SIGNATURES.items() if head.startswith(signature)] or None
+    formats = [known for signature, known in SIGNATURES.items() if head.startswith(signature)] or FORMATS
     try:
         with Image.open(stream, formats=formats) as image:
             yield image

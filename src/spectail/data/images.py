@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .._utils.files import array_digest
+from .._utils.files import array_digest, read_regular
 from .decoding import BrokenImage, Choose, cut, decode, decode_crops
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -143,7 +143,7 @@ class FileImages(EncodedImages):
     def encoded(self, index: int) -> bytes:
         path = self.root / self.paths[index]
         try:
-            return path.read_bytes()
+            return read_regular(path)
         except FileNotFoundError:
             raise BrokenImage("does not exist below the root") from None
         except OSError as error:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.digests import verify
 from .._utils.files import array_digest, write_json
 from ..counts import ClassCounts
 from .feature_set import FeatureSet
@@ -123,6 +124,7 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
+        verify(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
@@ -130,7 +132,7 @@ class Manifest:
             identity = content.pop("identity")
             content["splits"] = {name: Split(**split) for name, split in content["splits"].items()}
             manifest = cls(**{entry.name: content[entry.name] for entry in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read as a manifest ({error!r}). Run spectail prepare again.") from None
         if manifest.identity != identity:
             raise ValueError(

@@ -16,7 +16,6 @@ from .tables import to_csv
 
 NAME = "advice.json"
 COLUMNS = ("kind", "file", "position", "class", "suggestion", "confidence", "note")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet would carry out."""
 
 
@@ -136,7 +135,7 @@ class Advice:
             temporary.write_bytes(self.csv_text().encode("utf-8", "backslashreplace"))  # file names need not be UTF-8
 
     def csv_text(self) -> str:
-        return to_csv(COLUMNS, ([_safe(cell) for cell in row] for row in self.rows()))
+        return to_csv(COLUMNS, self.rows())
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The lines of the CSV file."""
@@ -161,10 +160,3 @@ class Advice:
 
 def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-
-
-def _safe(cell: Any) -> Any:
-    """A cell that a spreadsheet shows and does not carry out."""
-    if cell is None:
-        return ""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

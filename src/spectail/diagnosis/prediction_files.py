@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.digests import verify
 from .._utils.errors import first_line
-from .._utils.names import nearest
+from .._utils.names import shown
 from .prediction_tables import LABELS, PREDICTED, SCORES, ColumnHints, listed, pick, read_csv, read_parquet
 from .predictions import Predictions, RawPredictions, as_text, checked
 
 Names: TypeAlias = Sequence[str] | str | Path
-Counts: TypeAlias = Sequence[int] | NDArray[Any] | str | Path
+Counts: TypeAlias = Sequence[int] | Mapping[str, int] | NDArray[Any] | str | Path
 
 
 def read_predictions(
@@ -43,14 +45,14 @@ def read_predictions(
     ======================  ==========================================================================================
 
     Labels and predicted classes may be names. Rows of scores that are 0 or more and sum to 1 are probabilities and
-    become their logarithms.
+    become their logarithms, which the notes say.
 
     Args:
         path: file, or folder of a run.
         names: class names in label order, or a file of them: one per line, a JSON list, or a JSON mapping between
             numbers and names, either way round.
-        counts: training images per class in label order, or a file of them: one per line, a JSON list, a JSON
-            mapping from names, or ``.npy``.
+        counts: training images per class in label order or by name, or a file of them: one per line, a JSON list, a
+            JSON mapping from names, or ``.npy``.
         label_column: column (or array) of the labels, if it has no usual name.
         prediction_column: the same for the predicted classes.
         scores: for ``.npy`` the second file; for tables the columns of the scores, or how their names begin.
@@ -66,11 +68,12 @@ def read_predictions(
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path} must end in {', '.join(readers)}; got {path.suffix or 'no ending'!r}.")
     _require_file(path)
+    verify(path)
     known = None if names is None else _read_names(names)
     raw = readers[path.suffix.lower()](path, ColumnHints(label_column, prediction_column, scores, known, need_labels))
     raw.names = known if known is not None else raw.names
     if counts is not None:
-        raw.counts = _read_counts(counts, raw.names)
+        raw.counts = _read_counts(counts)
     title = path.resolve().parent.name if path.name == "predictions.npz" else path.stem
     return checked(raw, name or title or str(path), f"{path}: ")
 
@@ -94,21 +97,16 @@ def _read_names(names: Names) -> tuple[str, ...]:
     return tuple(str(name) for name in content)
 
 
-def _read_counts(counts: Counts, names: Sequence[str] | None) -> Any:
+def _read_counts(counts: Counts) -> Any:
     if not isinstance(counts, str | Path):
         return counts
     path = Path(counts)
     if path.suffix.lower() == ".npy":
         return _load_npy(path)
     content = _entries(path)
-    if not isinstance(content, dict):
-        return content
-    if names is None:
-        raise ValueError(f"{path} maps names to counts, but the classes have no names; pass them too, or a list.")
-    missing = next((name for name in names if name not in content), None)
-    if missing is not None:
-        raise ValueError(f"{path} has no count for class {missing!r}; {nearest(missing, content, 'it has')}")
-    return [content[name] for name in names]
+    if not isinstance(content, list | dict):
+        raise ValueError(f"{path} must hold a list of counts, or map class names to them; got {shown(content)}.")
+    return content
 
 
 def _entries(path: Path) -> Any:
@@ -125,14 +123,14 @@ def _entries(path: Path) -> Any:
         return [line.strip() for line in text.rstrip().splitlines()]
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no valid JSON ({first_line(error)}).") from None
 
 
 def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is no .npz file, or a damaged one; write it again with numpy.savez.")
-    with np.load(path, allow_pickle=False) as archive:
+    with _opened(path) as archive:
         there = list(archive.files)
         label = pick(hints.label, there, LABELS, "array", "--label-column", path)
         if label is None and hints.need_labels:
@@ -147,10 +145,10 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
         try:
             arrays = {name: archive[name] for name in wanted}
-        except ValueError:
-            raise _refused(path) from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:  # also encrypted ones
             raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
+        except Exception:  # NumPy parses the header of an array as Python, with all that may come of it
+            raise _refused(path) from None
     names, paths = arrays.get("class_names"), arrays.get("paths")
     known = arrays[label or score or predicted]
     return RawPredictions(
@@ -164,6 +162,17 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
         labelled=label is not None,
         paths=None if paths is None else [as_text(entry) for entry in paths.ravel().tolist()],
     )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:  # NumPy would leave it open where it fails
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
+            raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
+        with archive:
+            yield archive
 
 
 def _read_npy(path: Path, hints: ColumnHints) -> RawPredictions:
@@ -182,7 +191,7 @@ def _load_npy(path: Path) -> NDArray[Any]:
             raise ValueError(f"{path} is no .npy file, or a damaged one; write it again with numpy.save.")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError):
+    except Exception:  # as above
         raise _refused(path) from None
     return array
 

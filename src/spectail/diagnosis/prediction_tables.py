@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from .._utils.errors import first_line
 from .._utils.names import nearest
-from .predictions import RawPredictions, whole_numbers
+from .class_labels import whole_numbers
+from .predictions import RawPredictions
 
 LABELS = ("label", "labels", "target", "targets", "true", "y_true", "true_label", "true_class", "ground_truth",
           "groundtruth", "gt", "actual", "class", "y")  # fmt: skip
@@ -255,6 +256,11 @@ def _column(table: Any, name: str, path: Path) -> NDArray[Any]:
     _require_filled(column, name, path)
     if hasattr(column.type, "index_type"):  # a dictionary, as categories are stored
         column = column.cast(column.type.value_type)
+    kind = str(column.type)
+    if column.type.num_fields:  # lists, structs and maps
+        raise ValueError(f"{path}: column {name!r} holds {kind[:40]}; expected one class per row. {ADVICE}")
+    if kind.startswith(("duration", "timestamp", "date", "time", "month")):
+        return np.array([str(value) for value in column.to_pylist()])
     return np.asarray(_without_decimals(column).to_numpy())
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._utils.names import nearest
+from .._utils.names import nearest, shown
+from .class_labels import require_common_classes, require_known, whole_numbers
 
 MOST_CLASSES = 1_000_000  # a larger label is an id of something else
+FEW_CLASSES = 1_000  # any file may have so many; beyond, a tenth as many test images as classes are expected
 LARGEST = float(np.finfo(np.float32).max)
-GAP = re.compile(r"\s*(nan|none|null|n/?a|<na>)\s*", re.IGNORECASE)  # how programs write that there is nothing
 BLOCK = 1 << 22  # scores looked at together: a second copy of all of them may not fit into memory
 
 
@@ -135,21 +136,33 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     if not len(labels):
         raise ValueError("there is no prediction in it; expected at least one test image.")
     names = None if raw.names is None else tuple(str(entry) for entry in raw.names)
-    counts = None if raw.counts is None else _counts(raw.counts)
     both = [values for values in (labels, predicted) if values is not None]
     for what, values in zip(("labels", "predicted classes"), both, strict=False):
-        _require_known(values, what, names)
+        require_known(values, what, names)
+    if names is None and predicted is not None and scores is None:
+        require_common_classes(labels, predicted)
+    given = raw.counts
     if names is None and scores is None and any(whole_numbers(values) is None for values in both):
         names = tuple(sorted({text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}))
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(
+                "class counts are a plain list, and nothing says in which order the classes are; give the class names "
+                'too, or counts by name, as {"cat": 120}.'
+            )
+    if isinstance(given, Mapping):
+        names, given = _by_name(given, names, both, scores)
+    counts = None if given is None else _counts(given)
     size = _size(both, scores, names, counts)
     names = names if names is not None else tuple(map(str, range(size)))
     for what, amount in (("class names", len(names)), ("class counts", size if counts is None else len(counts))):
         if amount != size:
             raise ValueError(f"there must be one of the {what} for each of the {size:,} classes; got {amount:,}.")
     ids = [_class_ids(values, names, what) for values, what in zip(both, ("labels", "predicted classes"), strict=False)]
-    logits = None
+    logits, notes = None, raw.notes
     if scores is not None:
-        logits, best = _logits(scores, names, declared=raw.declared, own=raw.own)
+        logits, best, shares = _logits(scores, names, declared=raw.declared, own=raw.own)
+        if shares:
+            notes = (*notes, "The scores are 0 or more and sum to 1 in each row: they are used as probabilities.")
         if predicted is not None:
             _require_agreement(logits, best, ids[1], names)
         else:
@@ -158,18 +171,25 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
         often = Counter(names)
         names = tuple(f"{entry} ({label})" if often[entry] > 1 else entry for label, entry in enumerate(names))
     paths = None if raw.paths is None else tuple(raw.paths)
-    return Predictions(ids[0], ids[1], logits, names, counts, name, raw.notes, raw.labelled, paths)
+    return Predictions(ids[0], ids[1], logits, names, counts, name, notes, raw.labelled, paths)
 
 
-def _require_known(values: NDArray[Any], what: str, names: tuple[str, ...] | None) -> None:
-    """Refuse a gap written as text among numbers; among names it may be one itself, as NA for Namibia."""
-    if values.dtype.kind == "i":
-        return
-    texts, first = np.unique(values, return_index=True)
-    gaps = [at for at, text in enumerate(texts.tolist()) if GAP.fullmatch(text) and text not in (names or ())]
-    if gaps and len(gaps) < len(texts) and whole_numbers(np.delete(texts, gaps)) is not None:
-        row = min(int(first[at]) for at in gaps)
-        raise ValueError(f"{what} must be whole numbers; row {row} is {str(values[row])!r}; fill it or drop the row.")
+def _by_name(
+    counts: Mapping[str, Any], names: tuple[str, ...] | None, both: list[NDArray[Any]], scores: Any
+) -> tuple[tuple[str, ...], list[Any]]:
+    """Class names, and the counts of a mapping in their order."""
+    known = {str(name): count for name, count in counts.items()}
+    if names is None:
+        size = (
+            _size(both, scores, None, None)
+            if scores is not None or not known
+            else max((int(name) + 1 for name in known if name.isdecimal()), default=0)
+        )
+        names = tuple(map(str, range(max(size, 1))))
+    missing = next((name for name in names if name not in known), None)
+    if missing is not None:
+        raise ValueError(f"there is no count for class {missing!r}; {nearest(missing, known, 'there are those of')}")
+    return names, [known[name] for name in names]
 
 
 def _size(both: list[NDArray[Any]], scores: Any, names: Any, counts: Any) -> int:
@@ -179,8 +199,11 @@ def _size(both: list[NDArray[Any]], scores: Any, names: Any, counts: Any) -> int
         size = known[0]
     else:
         largest = max(int(ids.max()) for values in both if (ids := whole_numbers(values)) is not None)
-        if largest >= MOST_CLASSES:
-            raise ValueError(f"labels must be class indices 0, 1, 2, ...; got {largest:,}. Pass names if it is a name.")
+        if largest >= min(MOST_CLASSES, max(FEW_CLASSES, 10 * len(both[0]))):
+            raise ValueError(
+                f"labels must be class indices 0, 1, 2, ...; got {largest:,} among {len(both[0]):,} test images. "
+                "Pass the class names if there are so many classes."
+            )
         size = largest + 1
     if size < 2:
         raise ValueError("there must be two classes or more; got one. Pass the class names if there are others.")
@@ -193,12 +216,19 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         raise ValueError(f"{what} must have shape (N,), one class per test image; got shape {array.shape}.")
+    if array.dtype.kind == "V":
+        raise ValueError(f"{what} must be whole numbers or names; got records ({array.dtype}).")
+    if array.dtype.kind == "c":
+        raise ValueError(f"{what} must be whole numbers or names; got complex numbers.")
     if array.dtype.kind in "SO":
         entries = array.tolist()
         empty = (entry is None or (isinstance(entry, float) and math.isnan(entry)) for entry in entries)
         gap = next((row for row, missing in enumerate(empty) if missing), None)
         if gap is not None:
             raise ValueError(f"row {gap} of the {what} is empty; fill it or drop the row.")
+        nested = next((entry for entry in entries if isinstance(entry, list | tuple | dict | set | np.ndarray)), None)
+        if nested is not None:
+            raise ValueError(f"{what} must be one class per test image; got {shown(nested)}. Are these scores?")
         array = np.array([as_text(entry) for entry in entries], dtype=str)
     elif array.dtype.kind not in "fbuiU":  # such as dates
         array = array.astype(str)
@@ -207,16 +237,6 @@ def _flat(values: Any, what: str) -> NDArray[Any]:
         if len(odd):
             raise ValueError(f"{what} must be whole numbers or names; row {odd[0]} is {array[odd[0]]}.")
     return array.astype(np.int64) if array.dtype.kind in "fbui" else array
-
-
-def whole_numbers(values: NDArray[Any]) -> NDArray[np.int64] | None:
-    """Whole numbers, also from text (a table may write 3 as 3.0); None if there is anything else."""
-    if values.dtype.kind == "i":
-        return values
-    texts, inverse = np.unique(values, return_inverse=True)
-    if not all(re.fullmatch(r"\s*[+-]?\d{1,18}(\.0*)?\s*", text) for text in texts.tolist()):
-        return None
-    return np.asarray(np.array([int(text.split(".")[0]) for text in texts.tolist()], dtype=np.int64)[inverse])
 
 
 def _class_ids(values: NDArray[Any], names: tuple[str, ...], what: str) -> NDArray[np.int64]:
@@ -251,6 +271,8 @@ def _counts(counts: Any) -> NDArray[np.int64]:
         raise ValueError(f"class counts must be whole numbers of training images; got {odd!r}.") from None
     if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any() or (values != np.round(values)).any():
         raise ValueError("class counts must be a flat list of whole numbers, 0 or more: training images per class.")
+    if values.max() > 2**53:
+        raise ValueError(f"class counts must be numbers of images; got {values.max():g}.")
     if not values.sum():
         raise ValueError("class counts are all zero; expected training images per class.")
     return values.astype(np.int64)
@@ -258,8 +280,8 @@ def _counts(counts: Any) -> NDArray[np.int64]:
 
 def _logits(
     scores: NDArray[Any], names: tuple[str, ...], *, declared: bool, own: bool
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Finite float32 logits and the best class of each row, in blocks. Probabilities become their logarithms."""
+) -> tuple[NDArray[np.float32], NDArray[np.int64], bool]:
+    """Finite float32 logits, the best class of each row, and whether they were probabilities, now their logarithms."""
     if scores.dtype.kind not in "fiu":
         raise ValueError(f"scores must be numbers; got {scores.dtype}.")
     keep = scores.dtype == np.float32
@@ -292,7 +314,7 @@ def _logits(
         for part in _blocks(logits):
             np.log(np.maximum(logits[part], np.finfo(np.float32).tiny), out=target[part])
         logits = target
-    return logits, best
+    return logits, best, shares
 
 
 def _advice(value: float) -> str:

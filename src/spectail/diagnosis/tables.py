@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .._utils.plain_text import cell
 from .analysis import GROUPS, STANDS_OUT, Analysis
 from .comparison import DIFFERENCES, Comparison, Difference
 from .text_table import DASH, MINUS, Table, number, plain, to_latex, to_markdown
@@ -171,5 +172,5 @@ def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([cell(value) for value in row] for row in rows)
     return file.getvalue()

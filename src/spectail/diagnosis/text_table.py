@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
+from .._utils.plain_text import visible
+
 DASH, MINUS = "\u2013", "\u2212"
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", DASH: "--", MINUS: "$-$"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "\n": " "}
 )
-MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\|*_`<>[]#"} | {"\n": " ", "\r": " "})
+MARKDOWN = str.maketrans(
+    {character: f"\\{character}" for character in "\\|*_`<>[]#~$"} | {"&": "&amp;", "\n": " ", "\r": " "}
+)
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,10 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     columns = "l" * table.text_columns + "r" * (len(table.header) - table.text_columns)
-    lines = [" & ".join(cell.translate(LATEX) for cell in row) + r" \\" for row in (table.header, *table.rows)]
+    lines = [" & ".join(latex_text(cell) for cell in row) + r" \\" for row in (table.header, *table.rows)]
     return "\n".join(
         [
-            f"% {' '.join(table.title.split())}",
+            f"% {visible(' '.join(table.title.split()))}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             lines[0],
@@ -79,7 +83,7 @@ def to_latex(table: Table) -> str:
             *lines[1:],
             r"\bottomrule",
             r"\end{tabular}",
-            *([rf"\par\smallskip{{\footnotesize {table.notes.translate(LATEX)}}}"] if table.notes else []),
+            *([rf"\par\smallskip{{\footnotesize {latex_text(table.notes)}}}"] if table.notes else []),
             "",
         ]
     )
@@ -90,4 +94,8 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    return text.translate(MARKDOWN)
+    return visible(" ".join(text.splitlines())).translate(MARKDOWN)
+
+
+def latex_text(text: str) -> str:
+    return visible(" ".join(text.splitlines())).translate(LATEX)

@@ -18,7 +18,7 @@ from typing import Any
 
 from .._utils.errors import one_line
 from .._utils.files import whole_file
-from ..training.config_io import read_yaml, write_yaml
+from ..training.run_folder import RunFolder
 from .engines import EngineOptions, Listening, Say, Stopped
 from .task import Outcome, Task
 
@@ -131,8 +131,8 @@ class RayEngine:
         for name in sorted(files, key=lambda name: name == "results.json"):
             with whole_file(folder / name) as temporary:
                 temporary.write_bytes(files[name])
-        config = folder / "config.yaml"
-        write_yaml(config, replace(read_yaml(config), output=folder))
+        run = RunFolder(folder)
+        run.rewrite_config(replace(run.config(), output=folder))
         return replace(outcome, folder=str(folder.absolute()))
 
     def _unfit_for(self, task: Task) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
+from ..training.run_folder import RunFolder
 from .grids import CURVES, DIAGNOSTICS, REFERENCE, is_plain, swept
 from .tables import TITLES, Row
 
@@ -199,8 +199,8 @@ def diagnostics(folders: Mapping[str, Sequence[Path]], title: str = "") -> Figur
 
 def _logged(folder: Path) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        for name, value in json.loads(line).items():
+    for row in RunFolder(folder).curves():
+        for name, value in row.items():
             if name in DIAGNOSTICS:
                 found.setdefault(name, []).append(value)
     return found

@@ -13,6 +13,7 @@ A run's folder is its record; the index answers what is done, what failed and wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -25,21 +26,26 @@ from urllib.parse import quote
 
 from .._utils.owner import Owner
 
-FORMAT = 2
+FORMAT = 3
 """Version of what is written; a higher one is refused instead of misread."""
 TABLES = """
 CREATE TABLE spectail_store (version INTEGER NOT NULL);
 CREATE TABLE cells (key TEXT PRIMARY KEY, about TEXT NOT NULL, status TEXT NOT NULL, attempts INTEGER NOT NULL,
-  started REAL, finished REAL, results TEXT, folder TEXT, error TEXT)"""
+  started REAL, finished REAL, results TEXT, folder TEXT, error TEXT, digest TEXT)"""
 FROM_FORMAT_1 = """
 ALTER TABLE cells RENAME TO leased;
 CREATE TABLE cells (key TEXT PRIMARY KEY, about TEXT NOT NULL, status TEXT NOT NULL, attempts INTEGER NOT NULL,
   started REAL, finished REAL, results TEXT, folder TEXT, error TEXT);
 INSERT INTO cells SELECT key, about, status, attempts, started, finished, results, folder, error FROM leased
   WHERE status IN ('done', 'failed');
-DROP TABLE leased;
-UPDATE spectail_store SET version = 2"""
+DROP TABLE leased"""
+FROM_FORMAT_2 = """
+ALTER TABLE cells ADD COLUMN digest TEXT;
+UPDATE spectail_store SET version = 3"""
 COLUMNS = "key, about, status, attempts, started, finished, results, folder, error"
+
+
+_LOST = "move it away and run again: finished runs are found in their folders and not trained again"
 
 
 class StoreError(ValueError):
@@ -96,7 +102,8 @@ class Index:
                _utf8(record.folder), _utf8(record.error))  # fmt: skip
         with self._change() as run:
             run("DELETE FROM cells WHERE key = ?", (replacing,))
-            run(f"INSERT OR REPLACE INTO cells ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            run(f"INSERT OR REPLACE INTO cells ({COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, _digest(row)))  # fmt: skip
 
     def forget(self, keys: Iterable[str]) -> None:
         with self._change() as run:
@@ -106,11 +113,24 @@ class Index:
     def records(self) -> list[Record]:
         with self._explained():
             known = "('running', 'done', 'failed')"  # the first format also had runs that wait
-            asked = f"SELECT {COLUMNS} FROM cells WHERE status IN {known} ORDER BY key"
+            digest = "digest" if self._has_digests else "NULL"
+            asked = f"SELECT {COLUMNS}, {digest} FROM cells WHERE status IN {known} ORDER BY key"
             rows = self._connection.execute(asked).fetchall()
-        return [Record(key, json.loads(about), status, attempts, started, finished,
-                       None if results is None else json.loads(results), folder, error)
-                for key, about, status, attempts, started, finished, results, folder, error in rows]  # fmt: skip
+        return [self._record(row[:-1], row[-1]) for row in rows]
+
+    def _record(self, row: tuple[Any, ...], digest: str | None) -> Record:
+        """What a row says, if it is as it was written; rows of earlier formats have no digest."""
+        key, about, status, attempts, started, finished, results, folder, error = row
+        try:
+            if digest is not None and digest != _digest(row):
+                raise ValueError
+            made = Record(key, json.loads(about), status, attempts, started, finished,
+                          None if results is None else json.loads(results), folder, error)  # fmt: skip
+            if not isinstance(made.about, dict) or not isinstance(made.results, dict | None):
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise StoreError(f"the result store {self.path} is damaged; {_LOST} (the record of {key}).") from None
+        return made
 
     def driver(self) -> str | None:
         """Who writes the index now, and since when; None if nobody does."""
@@ -150,14 +170,23 @@ class Index:
                 f"the result store {self.path} was written by a newer version of spectail (format {found}, this one "
                 f"reads up to {FORMAT}); upgrade spectail, or choose another store."
             )
+        self._has_digests = write or found == FORMAT
+        self._check_size()
         if not write:
             return
+        upgrades = {0: TABLES, 1: f"{FROM_FORMAT_1};{FROM_FORMAT_2}", 2: FROM_FORMAT_2}
         with self._change() as run:
-            for text in {0: TABLES, 1: FROM_FORMAT_1}.get(found, "").split(";"):
+            for text in upgrades.get(found, "").split(";"):
                 run(text)
             if found == 0:
                 run("INSERT INTO spectail_store VALUES (?)", (FORMAT,))
             run("DELETE FROM cells WHERE status = 'running'")  # of a driver that died: nobody trains them now
+
+    def _check_size(self) -> None:
+        """SQLite reads a file whose end is lost as if there were zeros."""
+        size = self._connection.execute("PRAGMA page_size").fetchone()[0]
+        if self.path.stat().st_size % size:
+            raise StoreError(f"the result store {self.path} is damaged; {_LOST} (its end is lost).")
 
     @contextmanager
     def _change(self) -> Iterator[Any]:
@@ -181,12 +210,15 @@ class Index:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte; the rest is detail
             advice = {
                 sqlite3.SQLITE_NOTADB: "is not a result store; choose another file, or move this one away",
-                sqlite3.SQLITE_CORRUPT: "is damaged; move it away and run again: finished runs are found in their "
-                "folders and not trained again",
+                sqlite3.SQLITE_CORRUPT: f"is damaged; {_LOST}",
                 sqlite3.SQLITE_FULL: "cannot be written; free some space there and repeat the command",
                 sqlite3.SQLITE_IOERR: "cannot be written; free some space there and repeat the command",
             }.get(code, "cannot be used; check its permissions, and close it everywhere else")
             raise StoreError(f"the result store {self.path} {advice} ({error}).") from error
+
+
+def _digest(row: tuple[Any, ...]) -> str:
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
 
 
 def last_line(error: str | None) -> str:

@@ -24,6 +24,7 @@ def train_on_node(pickled: bytes, mark: str) -> tuple[Outcome, dict[str, bytes] 
         if outcome.folder is None:
             return outcome, None
         own = Path(outcome.folder)
-        files = {path.relative_to(own).as_posix(): path.read_bytes() for path in own.rglob("*")
-                 if path.is_file() and "checkpoints" not in path.relative_to(own).parts}  # fmt: skip
+        there = [path for path in own.rglob("*") if path.is_file() and not path.name.startswith(".")]
+        files = {path.relative_to(own).as_posix(): path.read_bytes() for path in there
+                 if "checkpoints" not in path.relative_to(own).parts}  # fmt: skip
         return outcome, files

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from .._utils.plain_text import cell as harmless
 from ..diagnosis.text_table import MINUS, Table
 from .catalog import EXPERIMENTS
 from .cells import Cell, Setting
@@ -240,9 +241,9 @@ def as_csv(plan: Plan, rows: list[Row]) -> str:
             writer.writerow(
                 [plan.experiment.name, row.scale, cell.setting, cell.dataset, cell.imbalance, cell.backbone, cell.label,
                  cell.method, figure.metric, figure.mean, figure.std, len(figure.values), figure.published,
-                 figure.difference, row.model, row.epochs, row.refused or "; ".join(row.notes),
-                 " ".join(map(str, row.seeds)), " ".join(map(str, figure.values)), " ".join(row.code),
-                 " ".join(row.data)]
+                 figure.difference, harmless(row.model), row.epochs, harmless(row.refused or "; ".join(row.notes)),
+                 " ".join(map(str, row.seeds)), " ".join(map(str, figure.values)), harmless(" ".join(row.code)),
+                 harmless(" ".join(row.data))]
             )  # fmt: skip
     return file.getvalue()
 

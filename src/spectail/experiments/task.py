@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -22,6 +21,7 @@ from .._utils.errors import MissingData, MissingWeights, one_line
 from ..training.build import load_data, make_accelerator
 from ..training.config import TrainConfig
 from ..training.loop import train
+from ..training.run_folder import RunFolder
 from ..training.signals import Interrupted
 from .grids import DIAGNOSTICS
 from .rehearsal import rehearse, synthetic_data
@@ -136,8 +136,7 @@ def train_here(task: Task) -> Outcome:
 
 def last_diagnostics(folder: Path) -> dict[str, float]:
     """What CAR logged about itself in the last epoch, if it was asked to."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    last = json.loads(lines[-1]) if lines else {}
+    last = (RunFolder(folder).curves() or [{}])[-1]
     return {name: last[name] for name in DIAGNOSTICS if name in last}
 
 

@@ -6,7 +6,6 @@ one cut of the data is held out of everything; the final model is then trained o
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from ..training.config import TrainConfig
 from ..training.config_io import from_dict, to_dict
 from ..training.length import late_gain
 from ..training.reporter import Reporter
+from ..training.run_folder import RunFolder
 from ..training.trained import load_trained
 from .candidates import AS_TRAINED, Training
 from .crossfit import Carrier, CrossFit, Fitted, Here, Images, Table
@@ -124,6 +124,5 @@ def features_of(run: TrainConfig, data: Data, reporter: Reporter) -> tuple[Table
 
 def is_flat(folder: Path) -> bool:
     """Whether validation accuracy had come to rest."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = late_gain(list(map(json.loads, lines)))
+    found = late_gain(RunFolder(folder).curves())
     return found is not None and found.points < max(FLAT, 2 * found.error)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from .._core.distributed import find_group, summed
 from .._core.dtypes import at_least_single
 from .._utils.checks import check_choice
-from ..targets import MixedTarget, check_target
+from ..targets import MixedTarget, check_target, check_target_values
 
 Target = Tensor | MixedTarget
 
@@ -35,6 +35,8 @@ class WeightedLoss(nn.Module):
 
     def check(self, logits: Tensor) -> None:
         """Logits of the classes that this loss has counts and weights for."""
+        if not isinstance(logits, Tensor):
+            raise TypeError(f"logits must be a tensor of shape (N, K); got {type(logits).__name__}.")
         if logits.ndim != 2:
             raise ValueError(f"logits must have shape (N, K); got {tuple(logits.shape)}.")
         for name, values in self.named_buffers(recurse=False):
@@ -80,10 +82,14 @@ class LabelLoss(WeightedLoss):
         self.check(logits)
         check_target(target, logits.shape[0], logits.shape[1], self.ignore_index)
         logits = at_least_single(logits)
-        if not torch.is_autocast_enabled(logits.device.type):
-            return self._value(logits, target)
-        with torch.autocast(logits.device.type, enabled=False):
-            return self._value(logits, target)
+        try:
+            if not torch.is_autocast_enabled(logits.device.type):
+                return self._value(logits, target)
+            with torch.autocast(logits.device.type, enabled=False):
+                return self._value(logits, target)
+        except (RuntimeError, IndexError):  # looked at now, and not in every step, which would wait for a device
+            check_target_values(target, logits.shape[1], self.ignore_index)
+            raise
 
     def _value(self, logits: Tensor, target: Target) -> Tensor:
         return self._average(self.costs(logits), target)

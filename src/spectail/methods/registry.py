@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from .._utils.names import nearest
+from .._utils.errors import first_line
+from .._utils.names import nearest, shown
 from .base import About, Method
 
 
@@ -72,13 +73,31 @@ METHODS = {entry.name: entry for entry in ENTRIES}
 ALIASES: dict[str, str] = {"safa": "safa-r"}
 
 
-def find_method(name: str) -> Entry:
-    """A method of the registry, or one of someone else's by ``package.module:Class``."""
+_TRUSTED: set[str] = set()
+
+
+def trust(*names: str) -> None:
+    """Let files name these methods from elsewhere: their code may run."""
+    _TRUSTED.update(names)
+
+
+def find_method(name: str, *, from_file: bool = False) -> Entry:
+    """A method of the registry, or one of someone else's by ``package.module:Class``.
+
+    The latter means to import code. So a name that was read ``from_file``, which may be a stranger's, is refused unless
+    the user has named it as well, see :func:`trust`.
+    """
     if isinstance(name, str) and ":" in name:
+        if from_file and name not in _TRUSTED:
+            raise ValueError(
+                f"it asks for the method {shown(name)}, which is code from elsewhere. If you trust that code, pass "
+                f"--trust {name[:200]}."
+            )
+        trust(name)
         return _elsewhere(name)
     name = ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in METHODS:
-        raise ValueError(f"unknown method {name!r}; {nearest(name, METHODS)} `spectail list methods` shows all.")
+        raise ValueError(f"unknown method {shown(name)}; {nearest(name, METHODS)} `spectail list methods` shows all.")
     return METHODS[name]
 
 
@@ -86,8 +105,9 @@ def _elsewhere(name: str) -> Entry:
     entry = Entry(name, "from elsewhere", name)
     try:
         kind = entry.load()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"--method {name} cannot be imported ({error}); expected package.module:Class.") from None
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"--method {name} cannot be imported ({why}); expected package.module:Class.") from error
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ValueError(f"--method {name} is not a subclass of spectail.methods.Method.")
     return entry

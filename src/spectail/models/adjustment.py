@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .._utils.digests import verify
 from .._utils.errors import first_line
-from .._utils.files import write_json
+from .._utils.files import read_regular, write_json
 
 FILE = "adjustment.json"
 """Its name in the folder of a run."""
@@ -93,11 +94,12 @@ class Adjustment:
     @classmethod
     def load(cls, path: Path) -> Adjustment:
         """Read a file that :meth:`save` or `spectail adjust` wrote."""
+        verify(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_regular(path))
         except (FileNotFoundError, IsADirectoryError):
             raise FileNotFoundError(f"{path} is no file; expected what `spectail adjust` writes.") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{path} is no adjustment ({first_line(error)}); write it with `spectail adjust`."
             ) from None

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
 from .._utils import torchvision_ops  # noqa: F401 - before timm
+from .._utils.checks import AtLeastOne, Limits
 from .._utils.errors import MissingWeights
 from .._utils.names import nearest
 from .cifar_resnet import CifarResNet
@@ -30,9 +31,9 @@ class ModelConfig:
     model: str = "small-cnn"
     """Name of the network: small-cnn, small-vit, resnet20, resnet32, resnet34-cifar, or any timm model; none for
     features."""
-    img_size: int | None = None
+    img_size: Annotated[int, Limits(8, 4096)] | None = None
     """Input size in pixels. By default that of the transform."""
-    patch_size: int | None = None
+    patch_size: AtLeastOne | None = None
     """Patch size of a vision transformer, such as 4 for 32 x 32 images. By default that of the model."""
     pretrained: bool = False
     """Load timm's pretrained weights, which needs the network once."""

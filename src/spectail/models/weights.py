@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .._utils.digests import verify
+
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "net", "network")
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.")
 
@@ -82,6 +84,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise FileNotFoundError(
             f"--init {path} does not exist; expected a .safetensors or .pth file, or a run's folder."
         )
+    verify(path)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file  # noqa: PLC0415 - only where it is needed

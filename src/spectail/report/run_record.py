@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import shlex
 import typing
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.predictions import Predictions, make_predictions
 from ..methods.registry import find_method
 from ..training.config import CARConfig, TrainConfig
-from ..training.config_io import flat, from_dict, read_yaml, to_dict
+from ..training.config_io import flat, from_dict, to_dict
 from ..training.run_folder import MAY_DIFFER, RunFolder
 
 if TYPE_CHECKING:
@@ -117,17 +116,11 @@ def read_run(folder: Path) -> RunRecord:
         ValueError: one of its files cannot be read.
     """
     run = RunFolder(folder)
-    run.require("results.json")
-    try:
-        results = run.results()
-        curves = [json.loads(line) for line in run.lines()]
-    except ValueError as error:
-        raise ValueError(f"{folder} has a damaged results.json or metrics.jsonl ({error}). Run it again.") from None
-    if not isinstance(results, dict) or "method" not in results or not all(isinstance(row, dict) for row in curves):
-        raise ValueError(f"{folder}/results.json is not that of a run: it does not name its method. Run it again.")
-    return RunRecord(
-        folder, read_yaml(folder / "config.yaml"), results, Manifest.load(folder / "manifest.json"), curves
-    )
+    run.require("results.json", "metrics.jsonl")
+    results = run.results()
+    assert results is not None
+    curves = run.curves()
+    return RunRecord(folder, run.config(), results, Manifest.load(folder / "manifest.json"), curves)
 
 
 def ended_run(config: TrainConfig, results: RunResults) -> RunRecord:
@@ -143,8 +136,7 @@ def ended_run(config: TrainConfig, results: RunResults) -> RunRecord:
     )
     if "paths" in arrays:
         predicted = dataclasses.replace(predicted, paths=tuple(arrays["paths"].tolist()))
-    curves = [json.loads(line) for line in folder.lines()]
-    return RunRecord(config.output, config, results, data.manifest, curves, predicted, data)
+    return RunRecord(config.output, config, results, data.manifest, folder.curves(), predicted, data)
 
 
 def label(results: dict[str, Any]) -> str:
@@ -157,7 +149,7 @@ def label(results: dict[str, Any]) -> str:
     name, car = str(results["method"]), results.get("car")
     if not car:
         return name
-    own = find_method(name).load().required_settings.get("car", {}).get("preset", "paper")
+    own = find_method(name, from_file=True).load().required_settings.get("car", {}).get("preset", "paper")
     preset = car.get("preset", own)
     return (name if name.startswith("car") else f"{name} + car") + ("" if preset == own else f" ({preset})")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
+import re
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +15,48 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from .._utils.files import file_digest, room_for, write_json
+from .._utils.digests import read_digests, verify, write_digests
+from .._utils.errors import first_line
+from .._utils.files import file_digest, room_for, sync
+
+PARTS = {"learner", "progress", "optimizer"}
+"""Some of what every checkpoint has."""
 
 
 def save(
-    folder: Path, number: int, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator, keep: int
+    folder: Path, number: int, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator, keep: int, run: str
 ) -> Path:
-    """Write ``state``, and every rank's ``own`` and random state, as ``folder/step-number``; keep the last few."""
+    """Write ``state``, and every rank's ``own`` and random state, as ``folder/step-number``; keep the last few.
+
+    ``run`` is the hash of the run that it belongs to: its settings and its data.
+    """
     path = folder / f"step-{number:08d}"
     temporary = folder / f".{path.name}"
     try:
         with room_for(path):
-            _write(temporary, path, state, own, accelerator)
+            _write(temporary, path, state, own, accelerator, run)
     except Exception:  # the last checkpoints stay as they are
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     if accelerator.is_main_process:
-        for newer in folder.glob("step-*"):  # left from before, and passed over as damaged
-            if newer.name > path.name:
-                shutil.rmtree(newer, ignore_errors=True)
-        for old in sorted(folder.glob("step-*"))[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        kept = [other for other in written(folder) if other.name <= path.name][-keep:]
+        for other in written(folder):  # old, or left from before and passed over as damaged
+            if other not in kept:
+                shutil.rmtree(other, ignore_errors=True)
+        for half in folder.glob(".step-*"):  # of a process that was killed
+            shutil.rmtree(half, ignore_errors=True)
     accelerator.wait_for_everyone()
     return path
 
 
-def _write(temporary: Path, path: Path, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator) -> None:
+def written(folder: Path) -> list[Path]:
+    """All checkpoints in a folder, oldest first. What has another name is not ours."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+
+
+def _write(
+    temporary: Path, path: Path, state: dict[str, Any], own: dict[str, Any], accelerator: Accelerator, run: str
+) -> None:
     if accelerator.is_main_process:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -47,38 +65,76 @@ def _write(temporary: Path, path: Path, state: dict[str, Any], own: dict[str, An
     write_tensors(own | {"random": random_state()}, temporary / f"rank-{accelerator.process_index}.pt")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
-        write_json(temporary / "digests.json", digests)
+        write_digests(temporary, {file.name: file_digest(file) for file in sorted(temporary.iterdir())}, run=run)
         shutil.rmtree(path, ignore_errors=True)
+        if path.is_file() or path.is_symlink():
+            path.unlink()
         temporary.rename(path)
+        sync(path.parent)
 
 
 def write_tensors(content: dict[str, Any], path: Path) -> None:
     with path.open("wb") as file:  # a file of Python's, or a full disk would come as an error without a number
         torch.save(content, file)
+    sync(path)
 
 
-def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint. Damaged ones are passed over, and said."""
-    for path in sorted(folder.glob("step-*"), reverse=True):
-        try:
-            digests = json.loads((path / "digests.json").read_text())
-            damaged = [name for name, digest in digests.items() if file_digest(path / name) != digest]
-        except (OSError, ValueError) as error:
-            damaged = [str(error)]
-        if not damaged:
+def newest(folder: Path, run: str) -> Path | None:
+    """The newest whole checkpoint of a run. Damaged ones, and those of other runs, are passed over, and said."""
+    for path in reversed(written(folder)):
+        why = _fault(path, run)
+        if why is None:
             return path
-        warnings.warn(f"checkpoint {path.name} is damaged ({damaged[0]}); the one before it is used.", stacklevel=2)
+        warnings.warn(f"checkpoint {path.name} is {why}; it is passed over.", stacklevel=2)
     return None
+
+
+def _fault(path: Path, run: str) -> str | None:
+    """Why a checkpoint cannot be used; None if it can."""
+    try:
+        known = read_digests(path)
+        if known is None or "state.pt" not in known["files"]:
+            return "damaged (digests.json is missing or does not name state.pt)"
+        for name in known["files"]:
+            if not (path / name).is_file():
+                return f"damaged ({name} is missing)"
+            verify(path / name)
+    except (OSError, ValueError) as error:
+        return f"damaged ({first_line(error)})"
+    if "run" not in known:
+        warnings.warn(
+            f"checkpoint {path.name} does not say which run it is of, as those of earlier versions.", stacklevel=3
+        )
+    return None if known.get("run", run) == run else "of a run with other settings or data"
 
 
 def load(path: Path, rank: int) -> dict[str, Any]:
     """The state, with what this rank had of its own. Only tensors and plain values are read: no code runs."""
-    state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     own = path / f"rank-{rank}.pt"
-    if own.is_file():
-        return state | dict(torch.load(own, map_location="cpu", weights_only=True))
+    try:
+        state: dict[str, Any] = dict(torch.load(path / "state.pt", map_location="cpu", weights_only=True))
+        if not state.keys() >= PARTS:
+            raise ValueError(f"it has no {', '.join(sorted(PARTS - state.keys()))}")
+        if own.is_file():
+            return state | dict(torch.load(own, map_location="cpu", weights_only=True))
+    except Exception as error:  # whatever a stranger's file makes the reader say
+        raise does_not_fit(path, error) from None
     return state | {"sums": {}, "random": random_state()}  # a rank that the run did not have before
+
+
+@contextmanager
+def fitting(path: Path | None) -> Iterator[None]:
+    """Say of a checkpoint that what it holds is not what a run needs; of None nothing is said."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        if path is None:
+            raise
+        raise does_not_fit(path, error) from error
+
+
+def does_not_fit(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is no checkpoint of this run ({first_line(error)}). Delete it and --resume again.")
 
 
 def random_state() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from .._utils.checks import AtLeastOne, BelowOne, Limits, Natural, NotNegative, Positive, Proportion, check_limits
+from .._utils.checks import AtLeastOne, BelowOne, Limits, Natural, NotNegative, Positive, Proportion, Seed, check_limits
 from .._utils.names import nearest
 from ..counts import ClassCounts
 from ..data.config import DataConfig
@@ -92,11 +92,11 @@ class CARConfig:
     """Epochs over which the weight of CAR then rises to alpha."""
     stages: tuple[str, ...] | None = None
     """Stages of the method in which CAR runs. By default all that are trained on labels."""
-    beta: float | None = None
+    beta: BelowOne | None = None
     """Decay of the running confusion matrix. By default that of the preset."""
-    r0: float | None = None
+    r0: Positive | None = None
     """Smoothing of the class weights, above 0. By default that of the preset."""
-    gamma: float | None = None
+    gamma: NotNegative | None = None
     """Margin inside the gate of the surrogate, in logit units. By default that of the preset."""
     competitors: Literal["all", "non-target"] | None = None
     """Which classes may count as confused with the true one. By default those of the preset."""
@@ -114,7 +114,7 @@ class CARConfig:
     """Form of the soft confusion: full, or one of the ablations. By default that of the preset."""
     mixed: Literal["masked", "soft", "dominant", "clean"] | None = None
     """How labels of mixed images enter the confusion matrix. By default as in the preset."""
-    temperature: float | None = None
+    temperature: Positive | None = None
     """Temperature of the softmax inside the surrogate. By default that of the preset."""
     baseline_grad: bool | None = None
     """Let the true logit learn from the selection; this matters in the ablations without softmax only. By default
@@ -154,7 +154,7 @@ class TrainConfig:
     stage1: Path | None = None
     """Folder of a run whose model replaces the first stage of a method that has several. By default the method
     trains its own."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the weights, the order of the images and their augmentation."""
     device: str = "auto"
     """Device to train on: auto, cpu, cuda, cuda:N for one GPU of several, or mps."""
@@ -224,7 +224,7 @@ def check_config(config: TrainConfig) -> None:
     config.options.check()
     if config.output.exists() and not config.output.is_dir():
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
-    for settings, prefix in ((config, ""), (optim, ""), (config.car, "car.")):
+    for settings, prefix in ((config, ""), (config.model, ""), (optim, ""), (config.car, "car.")):
         check_limits(settings, prefix)
     if not (optim.epochs or config.probe):
         raise ValueError("--epochs must be at least 1; got 0. Only --probe can find its length itself.")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,13 @@ from accelerate.utils import broadcast_object_list
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .._utils.files import whole_file, write_json
+from .._utils.files import whole_file
 from ..data.batch import Batch
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..data.manifest import Manifest
 from ..methods.base import Stage
+from ..methods.registry import find_method
 from ..models.adjustment import Adjustment
 from ..models.weights import read_weights
 from . import checkpoint
@@ -32,6 +35,7 @@ from .evaluate import evaluate
 from .hardware import with_precision
 from .head_settings import AUTO, with_head_settings
 from .length import late_gain, with_length
+from .progress import Progress
 from .reporter import Reporter
 from .run_folder import RunFolder, make_results
 from .settle import settled
@@ -40,22 +44,6 @@ from .stage1 import load_stage1
 from .stage_run import StageRun
 from .trained import Flipped
 from .watch import Watch
-
-
-@dataclass
-class Progress:
-    """How far a run has come; saved with every checkpoint."""
-
-    stage: int = 0
-    epoch: int = 0
-    steps: int = 0
-    """Optimiser steps of the run."""
-    phases: dict[str, int] = field(default_factory=dict)
-    lines: int = 0
-    """Lines of metrics.jsonl."""
-    best: float | None = None
-    best_epoch: int | None = None
-    seconds: float = 0.0
 
 
 class RunResults(dict[str, Any]):
@@ -71,11 +59,15 @@ def train(
     config: TrainConfig,
     *,
     resume: bool = False,
+    force: bool = False,
     reporter: Reporter | None = None,
     data: Data | None = None,
     adjustment: Adjustment | None = None,
 ) -> RunResults:
     """Run a configuration and return its results, which are also in the folder ``config.output``.
+
+    ``resume`` continues the run in that folder, ``force`` moves what is there aside. Without them a folder with
+    anything in it is refused. While the run trains, no other process can write there.
 
     ``data`` are the images of ``config.data`` where somebody has loaded them already. ``adjustment`` is put on the
     logits of the trained model, in the evaluation at the end and wherever the run is used later; a run that is resumed
@@ -83,13 +75,20 @@ def train(
     """
     config = with_precision(settled(config))
     check_config(config)
-    folder = RunFolder(config.output)
+    find_method(config.method)  # named by the caller, so that its own folder may name it too
+    folder, is_main = RunFolder(config.output), os.environ.get("RANK", "0") == "0"
+    if force and resume:
+        raise ValueError("--force begins a new run and --resume continues one; give one of them.")
+    if force and is_main:
+        folder.move_aside()
     if resume and folder.check_resumable(config):
         done = folder.results()
         adjustment = folder.check_adjustment(adjustment)
         if done is not None:
             return RunResults(done)
         config = folder.with_what_it_found(config)
+    elif is_main:
+        folder.check_free()
     reporter = reporter or Reporter()
     if data is None and (config.features == AUTO or not config.optim.epochs):
         data = load_data(config, reporter)
@@ -97,7 +96,8 @@ def train(
     with Interruptible() as interrupt:
         trainer = Trainer(config, folder, reporter, interrupt, data, adjustment)
         trainer.long_enough = long_enough
-        return trainer.run(resume)
+        with folder.owned() if is_main else contextlib.nullcontext():
+            return trainer.run(resume)
 
 
 class Trainer:
@@ -144,13 +144,15 @@ class Trainer:
 
     def run(self, resume: bool) -> RunResults:
         torch.manual_seed(self.config.seed + self.accelerator.process_index)
-        if self.config.stage1 is not None and not (resume and any(self.folder.checkpoints.glob("step-*"))):
+        newest = self._newest(resume)
+        if self.config.stage1 is not None and newest is None:
             self.reporter.start(load_stage1(self.config, self.pieces, self.stages[0]))
-        state = self._open(resume)
+        state = self._open(newest)
         self.accelerator.init_trackers("spectail")  # not before: a refused run must leave another one's folder alone
         while True:
-            stage = self.stages[self.progress.stage]
-            self.stage = StageRun(stage, self.config, self.pieces, self.car_term, self.generator, state)
+            with checkpoint.fitting(newest if state is not None else None):
+                stage = self.stages[self.progress.stage]
+                self.stage = StageRun(stage, self.config, self.pieces, self.car_term, self.generator, state)
             if stage.epochs is not None and self.stage.step.epochs > stage.epochs:
                 longer = f"{self.stage.step.epochs} epochs instead of {stage.epochs}"
                 why = f"a new head needs about {stage.least_steps:,} steps (--{stage.name}-epochs)"
@@ -306,7 +308,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
             self.folder.save_predictions(results.predictions)
-            write_json(self.folder.path / "results.json", results)
+            self.folder.end(results)
         self.accelerator.wait_for_everyone()
         for tracker in self.accelerator.trackers:  # end_training() would also end the process group
             tracker.finish()
@@ -323,23 +325,32 @@ class Trainer:
             raise ValueError(f"--stage1 means nothing for {self.config.method}: it has one stage.")
         return stages[1:]
 
-    def _open(self, resume: bool) -> dict[str, Any] | None:
-        """Begin a run, or find where one stopped."""
-        manifest = self.pieces.data.manifest
+    def _newest(self, resume: bool) -> Path | None:
+        """The checkpoint that a run goes on from; of a run that is begun, or has none yet, None."""
         begun = [resume and (self.config.output / "config.yaml").exists()]
         broadcast_object_list(begun)  # a slow rank would see the file that the first one is about to write
-        if not begun[0]:
+        self.resumes = begun[0]
+        if not self.resumes:
+            return None
+        self.folder.check_whole("config.yaml", "manifest.json")
+        there = Manifest.load(self.folder.path / "manifest.json")
+        there.require_same(self.pieces.data.manifest, f"the run in {self.folder.path}")
+        return checkpoint.newest(self.folder.checkpoints, self.folder.identity())
+
+    def _open(self, newest: Path | None) -> dict[str, Any] | None:
+        """Begin a run, or go back to where one stopped."""
+        if not self.resumes:
             if self.accelerator.is_main_process:
-                self.folder.begin(self.config, manifest, self.adjustment)
+                self.folder.begin(self.config, self.pieces.data.manifest, self.adjustment)
             self.accelerator.wait_for_everyone()
             return None
-        Manifest.load(self.folder.path / "manifest.json").require_same(manifest, f"the run in {self.folder.path}")
-        newest = checkpoint.newest(self.folder.checkpoints)
         state = checkpoint.load(newest, self.accelerator.process_index) if newest is not None else None
         if state is not None:
-            self.progress = Progress(**state["progress"])
+            with checkpoint.fitting(newest):
+                self.progress = Progress(**state["progress"])
+        lines = self.folder.lines()[: self.progress.lines]  # older checkpoints have only their number
         if self.accelerator.is_main_process:
-            self.folder.keep_lines(self.progress.lines)
+            self.folder.reopen(lines if state is None else state.pop("metrics", lines))
         going_on = "no checkpoint yet: beginning anew" if newest is None else f"going on from {newest.name}"
         self.reporter.start(going_on)
         return state
@@ -349,10 +360,12 @@ class Trainer:
         return self.interrupt.requested(self.accelerator) or bool(every and self.progress.steps % every == 0)
 
     def _save(self) -> None:
-        state = self.stage.state() | {"progress": asdict(self.progress)}
+        metrics = self.folder.lines()[: self.progress.lines]
+        state = self.stage.state() | {"progress": asdict(self.progress), "metrics": metrics}
         keep = self.config.keep_checkpoints
         own = {"sums": {name: value.cpu() for name, value in self.stage.sums.items()}, "counted": self.stage.counted}
-        checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep)
+        run = self.folder.identity() if self.accelerator.is_main_process else ""
+        checkpoint.save(self.folder.checkpoints, self.progress.steps, state, own, self.accelerator, keep, run)
 
     def _watch(self, total: Tensor, batches: dict[str, Batch]) -> None:
         """Stop on a loss that is not a number."""

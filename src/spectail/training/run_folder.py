@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save as as_safetensors
 from torch import Tensor
 
-from .._utils.files import room_for, whole_file
+from .._utils.digests import NAME as DIGESTS
+from .._utils.digests import Damaged, read_digests, text_digest, verify, write_digests
+from .._utils.files import file_digest, json_text, room_for, whole_file
+from .._utils.owner import Owner
 from ..car import PRESETS
 from ..data.manifest import Manifest
 from ..methods.registry import find_method
 from ..models.adjustment import FILE as ADJUSTMENT
 from ..models.adjustment import Adjustment
 from .config import TrainConfig
-from .config_io import differences, read_yaml, to_dict, write_yaml
-
-if TYPE_CHECKING:
-    from .loop import Progress
+from .config_io import differences, raw_yaml, read_yaml, to_dict, yaml_text
+from .progress import Progress
 
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
 
 FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
-         "predictions.npz", "results.json")  # fmt: skip
+         "predictions.npz", "results.json", DIGESTS)  # fmt: skip
+"""What a run writes, beside its checkpoints."""
+BEGUN = (ADJUSTMENT, "config.yaml", "manifest.json")
+"""What is written before anything is trained."""
+BESIDE = {"networks", ".fit.lock", ".fit.owner", ".run.lock", ".run.owner"}
+"""What may be in a folder before a run begins there: what `spectail fit` and the owner of the folder put there."""
 
 VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
 
@@ -43,26 +55,112 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def begin(self, config: TrainConfig, manifest: Manifest, adjustment: Adjustment | None = None) -> None:
-        """A new run. A folder that holds another one is left alone."""
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """While the block runs nobody else may write here; a process that dies gives it up."""
+        owner = Owner(self.path / "run")
+        self.path.mkdir(parents=True, exist_ok=True)
+        other = owner.take()
+        if other is not None:
+            raise ValueError(
+                f"{self.path} is used by another process ({other}). Wait until it has ended, or choose another "
+                "--output."
+            )
+        for name in FILES:  # what a killed process was writing: it owns the folder no more
+            for temporary in self.path.glob(f".{name}.*"):
+                temporary.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            owner.release()
+            if [entry.name for entry in self.path.iterdir()] == [".run.lock"]:  # nothing was begun
+                shutil.rmtree(self.path, ignore_errors=True)
+
+    def check_free(self) -> None:
+        """Refuse a folder with anything in it that a new run could lose or mistake for its own."""
         if (self.path / "config.yaml").exists():
             raise ValueError(
-                f"{self.path} already holds a run. Pass --resume to continue it, or choose another --output."
+                f"{self.path} already holds a run. Pass --resume to continue it, --force to move it aside, or choose "
+                "another --output."
             )
-        self._tidy()
+        left = set(BEGUN) | {DIGESTS} if (self.path / ".run.lock").exists() else set()  # killed while it began
+        for entry in sorted(self.path.iterdir()) if self.path.is_dir() else ():
+            temporary = any(entry.name.startswith(f".{name}.") for name in FILES)
+            if entry.name not in BESIDE | left and not temporary:
+                raise ValueError(
+                    f"{self.path} holds {entry.name!r} and no config.yaml, so that it is no folder of a run. Choose "
+                    "another --output, or pass --force to move it aside."
+                )
+
+    def move_aside(self) -> Path | None:
+        """Give the folder another name, so that a new run can begin; None if there is nothing to move."""
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            return None
+        other = Owner(self.path / "run").look()
+        if other is not None:
+            raise ValueError(f"{self.path} is used by another process ({other}). Wait until it has ended.")
+        home = self.path.resolve()
+        names = (home.with_name(f"{home.name}-before-{number}") for number in count(1))
+        return home.rename(next(path for path in names if not path.exists()))
+
+    def begin(self, config: TrainConfig, manifest: Manifest, adjustment: Adjustment | None = None) -> None:
+        """A new run. A folder that holds anything else is left alone."""
+        self.check_free()
         if adjustment is not None:
             adjustment.save(self.path / ADJUSTMENT)
         else:  # one that was killed before it had begun may have left its own
             (self.path / ADJUSTMENT).unlink(missing_ok=True)
         manifest.save(self.path / "manifest.json")
-        write_yaml(self.path / "config.yaml", config)
+        text = yaml_text(config)
+        self._seal(BEGUN, **{"config.yaml": text_digest(text)})
+        with whole_file(self.path / "config.yaml") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def reopen(self, lines: list[str]) -> None:
+        """Go back to a checkpoint, which has all that was logged until then."""
+        self._seal(BEGUN)
+        with whole_file(self.path / "metrics.jsonl") as temporary:
+            temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    def end(self, results: dict[str, Any]) -> None:
+        """Write the results, which say that all is there."""
+        text = json_text(results)
+        self._seal(FILES, **{"results.json": text_digest(text)})
+        with whole_file(self.path / "results.json") as temporary:
+            temporary.write_bytes(text.encode())
+
+    def _seal(self, names: Sequence[str], **known: str) -> None:
+        """Write the digests of the files that are there, and of one that will be written next."""
+        own = [name for name in names if name not in (DIGESTS, *known) and (self.path / name).is_file()]
+        write_digests(self.path, known | {name: file_digest(self.path / name) for name in own})
+
+    def rewrite_config(self, config: TrainConfig) -> None:
+        """The same run with settings that change nothing, such as its folder."""
+        known = read_digests(self.path)
+        with whole_file(self.path / "config.yaml") as temporary:
+            temporary.write_text(yaml_text(config), encoding="utf-8")
+        if known is not None:
+            write_digests(self.path, known["files"] | {"config.yaml": file_digest(self.path / "config.yaml")})
+
+    def identity(self) -> str:
+        """A hash of what the run computes: its settings, as they were written, and its data."""
+        written = raw_yaml(self.path / "config.yaml")
+        settings = {name: value for name, value in written.items() if name not in MAY_DIFFER}
+        data = Manifest.load(self.path / "manifest.json").identity
+        return text_digest(json.dumps([settings, data], sort_keys=True, default=str))
+
+    def config(self) -> TrainConfig:
+        """The settings of the run, which its file has in full."""
+        path = self.path / "config.yaml"
+        if "method" not in raw_yaml(path):
+            raise Damaged(f"{path} is damaged: it has no settings of a run. Put a copy of the original there.")
+        return read_yaml(path)
 
     def check_resumable(self, config: TrainConfig) -> bool:
         """Whether there is a run to resume; one with other settings is refused with the difference."""
-        path = self.path / "config.yaml"
-        if not path.exists():
+        if not (self.path / "config.yaml").exists():
             return False
-        saved = read_yaml(path)
+        saved = self.config()
         if config.optim.precision == "auto":  # where the run was begun, it stood for this
             optim = dataclasses.replace(config.optim, precision=saved.optim.precision)
             config = dataclasses.replace(config, optim=optim)
@@ -78,7 +176,7 @@ class RunFolder:
 
     def with_what_it_found(self, config: TrainConfig) -> TrainConfig:
         """Settings that leave the length, or features, rate and decay, to the run, with what it has found."""
-        saved = read_yaml(self.path / "config.yaml")
+        saved = self.config()
         if not config.optim.epochs:
             config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, epochs=saved.optim.epochs))
         if config.features == "auto":
@@ -108,12 +206,28 @@ class RunFolder:
             what = f"holds no finished run: {missing[0]} is missing" if self.path.is_dir() else "does not exist"
             advice = "Give the folder of a run that has ended; spectail train --resume takes one to its end."
             raise FileNotFoundError(f"{called or self.path} {what}. {advice}")
+        self.check_whole("config.yaml", "manifest.json", *names)
+
+    def check_whole(self, *names: str) -> None:
+        """Refuse files that are not as the run wrote them."""
+        known = read_digests(self.path)
+        if known is None:
+            warnings.warn(
+                f"{self.path} has no digests, as runs of earlier versions: damage would go unnoticed.", stacklevel=3
+            )
+            return
+        listed = known["files"].keys()
+        odd = next(iter([*(listed - set(FILES)), *(set(names) - listed)]), None)
+        if odd is not None:
+            raise Damaged(f"{self.path / DIGESTS} is damaged, as to {odd!r}. Put a copy of the original there.")
+        for name in names:
+            verify(self.path / name)
 
     def log(self, entry: dict[str, Any]) -> None:
         """One more line, or on a full disk none: half a line would be there for every reader of the file."""
         path = self.path / "metrics.jsonl"
         line = (json.dumps(entry) + "\n").encode()
-        with room_for(path), path.open("ab", buffering=0) as file:
+        with room_for(path), open(path, "ab", buffering=0, opener=_no_link) as file:
             before = file.tell()
             try:
                 written = 0
@@ -125,14 +239,18 @@ class RunFolder:
 
     def lines(self) -> list[str]:
         path = self.path / "metrics.jsonl"
-        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
-    def keep_lines(self, count: int) -> None:
-        """Forget what was logged after the checkpoint that a run resumes from."""
-        self._tidy()
-        kept = self.lines()[:count]
-        with whole_file(self.path / "metrics.jsonl") as temporary:
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    def curves(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one per epoch."""
+        verify(self.path / "metrics.jsonl")
+        try:
+            rows = [json.loads(line) for line in self.lines()]
+        except (ValueError, RecursionError):
+            rows = [None]
+        if not all(isinstance(row, dict) for row in rows):
+            raise Damaged(f"{self.path / 'metrics.jsonl'} is damaged: a line is no JSON object. Run it again.")
+        return rows
 
     def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
@@ -144,17 +262,22 @@ class RunFolder:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def results(self) -> dict[str, Any] | None:
-        try:
-            content: dict[str, Any] = json.loads((self.path / "results.json").read_text(encoding="utf-8"))
-            return content
-        except FileNotFoundError:
+        """What results.json says; None if the run has not ended."""
+        path = self.path / "results.json"
+        if not path.exists():
             return None
+        self.check_whole("results.json")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict) or not isinstance(content.get("method"), str):
+            raise Damaged(f"{path} is damaged: it is not what a run writes. Delete it, and --resume makes it again.")
+        return content
 
-    def _tidy(self) -> None:
-        """Remove what a killed process was writing."""
-        for name in FILES:
-            for temporary in self.path.glob(f".{name}.*"):
-                temporary.unlink(missing_ok=True)
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def make_results(

@@ -12,7 +12,6 @@ from ..methods.base import Stage
 from ..models.weights import load_weights, read_weights
 from .build import Pieces, head_kind, make_method
 from .config import TrainConfig
-from .config_io import read_yaml
 from .run_folder import RunFolder
 
 
@@ -21,7 +20,7 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
     run = config.stage1
     assert run is not None
     RunFolder(run).require("model.safetensors", called=f"--stage1 {run}")
-    there = read_yaml(run / "config.yaml")
+    there = RunFolder(run).config()
     theirs, ours = Manifest.load(run / "manifest.json"), pieces.data.manifest
     if theirs.identity != ours.identity:
         raise ValueError(

@@ -20,7 +20,6 @@ from ..models.classifier import Classifier
 from ..models.weights import read_weights
 from .build import make_method, make_model, make_preset
 from .config import TrainConfig
-from .config_io import read_yaml
 from .run_folder import RunFolder
 
 POST_HOC = ("logit-adjustment", "tau-norm")
@@ -60,7 +59,7 @@ def load_trained(
     if (post_hoc is not None or tau is not None) and (own is not None or adjust is not None):
         what = "--adjust FILE" if adjust is not None else f"the adjustment.json in {run}"
         raise ValueError(f"{what} was chosen for the logits as they are; leave out --{changed.replace('_', '-')}.")
-    config, manifest = read_yaml(run / "config.yaml"), Manifest.load(run / "manifest.json")
+    config, manifest = RunFolder(run).config(), Manifest.load(run / "manifest.json")
     if tau is not None and post_hoc is None:
         if not hasattr(config.options, "tau"):
             raise ValueError(f"{run} is a run of {config.method}, which has no tau. {_USE}")

@@ -28,7 +28,8 @@ def open_source(config: DataConfig) -> Source:
         if splits and len(splits) == len(folders):
             raise MissingData(f"{root} has {' and '.join(sorted(splits))} but no train folder.")
         train = read_folder(root, strict=config.strict)
-        return Source(train, left_out=_empty(root, train.names))  # class folders only: the test set is held out
+        # class folders only: the test set is held out
+        return Source(train, notes=_linked(root), left_out=_empty(root, train.names))
     train = read_folder(splits["train"], strict=config.strict)
     others = {
         split: read_folder(folder, train.names, strict=config.strict)
@@ -40,6 +41,7 @@ def open_source(config: DataConfig) -> Source:
     if "test" not in others and "val" in others:
         others["test"] = others.pop("val")
         notes.append(f"the folder {splits['val'].name} is used as test set: there is no test folder")
+    notes += [line for folder in splits.values() for line in _linked(folder)]
     left_out = _empty(splits["train"], train.names)
     return Source(train, others.get("test"), others.get("val"), notes=tuple(notes), left_out=left_out)
 
@@ -80,6 +82,25 @@ def _class_folders(root: Path) -> list[str]:
 def _empty(root: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """What to say of class folders that gave no class."""
     return tuple(f"class {name!r}: its folder has no image" for name in _class_folders(root) if name not in names)
+
+
+def _linked(root: Path) -> tuple[str, ...]:
+    """What to say of images below linked folders, which are not read: links may lead round in circles."""
+    links = [link for name in _class_folders(root) for link in _links_below(root / name)]
+    images = sum(len(images_below(link)) for link in links)
+    if not images:
+        return ()
+    first = links[0].relative_to(root).as_posix()
+    where = f"{len(links)} linked folders, such as {first}" if len(links) > 1 else f"the linked folder {first}"
+    return (f"left out below {where}: {images:,} image{'s' * (images > 1)}; put the images themselves there",)
+
+
+def _links_below(folder: Path) -> list[Path]:
+    found = []
+    for place, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(place, name) for name in folders if os.path.islink(os.path.join(place, name))]
+    return found
 
 
 def class_order(names: list[str]) -> tuple[str, ...]:

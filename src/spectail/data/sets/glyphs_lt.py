@@ -18,6 +18,7 @@ from .source import Source
 
 FACTS = find("glyphs-lt")
 TEST = 40  # images of each class
+MOST = 100_000  # that it draws of a class: an hour of work
 
 
 class GlyphImages(Images):
@@ -49,6 +50,8 @@ def open_source(config: DataConfig) -> Source:
     size = FACTS.classes if config.num_classes is None else config.num_classes
     names = glyphs.class_names(size)
     largest = max([config.max_per_class or FACTS.largest or 0, *(config.counts or ())])
+    if largest > MOST:
+        raise ValueError(f"glyphs-lt draws at most {MOST:,} images of a class; got {largest:,}. Ask for fewer.")
     train = _whole("train", config.data_seed, size, largest, names)
     return Source(train, _whole("test", config.data_seed, size, TEST, names), drawn=True)
 

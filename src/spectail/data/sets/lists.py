@@ -55,7 +55,7 @@ def open_source(config: DataConfig) -> Source:
 
 def read_list(path: Path) -> tuple[Texts, NDArray[Any]]:
     """Paths and labels of a list file; labels are int64, or strings if any of them is not a number."""
-    data, ends = bytearray(), array("q")
+    data, ends, numbers = bytearray(), array("q"), array("q")
     words: list[bytes] = []
     first, commas = True, False
     content = path.read_bytes()
@@ -75,11 +75,12 @@ def read_list(path: Path) -> tuple[Texts, NDArray[Any]]:
         if len(fields) < 2 or not name or too_large or not (plain or _is_clean(name, label)):
             raise ValueError(f"{path} line {number}: {_fault(line, fields[0])}")
         words.append(label)
+        numbers.append(number)
         data += name
         ends.append(len(data))
     if not ends:
         raise ValueError(f"{path} has no 'path label' line.")
-    return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), _labels(words, path)
+    return Texts(bytes(data), np.frombuffer(ends, dtype=np.int64)), _labels(words, path, numbers)
 
 
 def _is_clean(name: bytes, label: bytes) -> bool:
@@ -99,14 +100,15 @@ def _fields(line: bytes) -> list[bytes]:
     return line.rsplit(b",", 1) if b"," in line and not fields[-1].isdigit() else fields
 
 
-def _labels(words: list[bytes], path: Path) -> NDArray[Any]:
+def _labels(words: list[bytes], path: Path, numbers: array[int]) -> NDArray[Any]:
     """Numbers, or names if there are any; a slip of the pen among numbers must not turn them all into names."""
-    odd = [word for word in words if not word.removeprefix(b"-").isdigit()]
+    odd = [at for at, word in enumerate(words) if not word.removeprefix(b"-").isdigit()]
     if not odd:
         return np.array([int(word) for word in words], dtype=np.int64)  # negative ones are refused later
     if len(odd) < len(words) / 10:
         raise ValueError(
-            f"{path}: the labels are numbers except {odd[0].decode()!r}; write it as a number, or all as names."
+            f"{path} line {numbers[odd[0]]}: the labels are numbers except {words[odd[0]].decode()!r}; write it as a "
+            "number, or all as names."
         )
     return np.array([word.decode() for word in words])
 
