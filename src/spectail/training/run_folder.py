@@ -30,7 +30,8 @@ MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "ch
 FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
          "predictions.npz", "results.json")  # fmt: skip
 
-VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
+VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "bottom_20pct",
+              "geometric_mean", "nll", "line")  # fmt: skip
 
 
 class RunFolder:
