@@ -159,8 +159,9 @@ def test_means_over_classes_of_a_slow_loop(logits, target):
     known = sorted(value for value in recalls(logits, target) if value is not None)
     zero = sum(value == 0 for value in known)
     assert result["zero_classes"] == zero
-    lowest = known[: -(-len(known) // 10)]
-    assert result["bottom_10pct"] == close(100 * float(sum(lowest) / len(lowest)))
+    for name, parts in (("bottom_10pct", 10), ("bottom_20pct", 5)):
+        lowest = known[: -(-len(known) // parts)]
+        assert result[name] == close(100 * float(sum(lowest) / len(lowest)))
     harmonic = Fraction(0) if zero else len(known) / sum(1 / value for value in known)
     assert result["harmonic_mean"] == close(100 * float(harmonic))
     geometric = math.prod(known) ** (1 / len(known))
@@ -176,12 +177,12 @@ def test_the_means_of_known_numbers():
     assert result["overall"] == close(100 * 25 / 30)
     assert result["harmonic_mean"] == close(75.0)
     assert result["geometric_mean"] == close(100 * 0.5 ** (1 / 3))
-    assert result["bottom_10pct"] == 50.0
+    assert result["bottom_10pct"] == result["bottom_20pct"] == 50.0
     assert (result["head"], result["medium"], result["tail"]) == (50.0, 100.0, 100.0)
     assert result["macro_f1"] == close(100 * (2 / 3 + 4 / 5 + 1) / 3)
 
 
-def test_the_bottom_tenth_rounds_up():
+def test_the_bottom_tenth_rounds_up_and_a_fifth_of_25_is_five():
     metrics = Metrics([5] * 25)
     target = torch.arange(25).repeat_interleave(4)
     predicted = target.clone()
@@ -190,6 +191,7 @@ def test_the_bottom_tenth_rounds_up():
     predicted[8:11] = 9  # class 2: 25 %
     metrics.update_predicted(predicted, target)
     assert metrics.compute()["bottom_10pct"] == 50.0  # three of 25 classes
+    assert metrics.compute()["bottom_20pct"] == 70.0
 
 
 COUNTS = [300, 101, 100, 99, 21, 20, 19, 5, 1, 700, 20, 100]
@@ -234,7 +236,7 @@ def test_the_fields_of_results_json():
     result = measured(*CASES["absent classes"]).compute()
     fields = (
         "overall head medium tail worst_test worst_test_class worst_test_interval zero_classes bottom_10pct "
-        "harmonic_mean geometric_mean macro_f1 ece spectral_norm per_class groups"
+        "bottom_20pct harmonic_mean geometric_mean macro_f1 ece spectral_norm per_class groups"
     )
     assert set(result) >= set(fields.split())
     assert json.loads(json.dumps(result, allow_nan=False)) == result

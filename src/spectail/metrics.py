@@ -22,6 +22,8 @@ from .counts import CountsLike, as_counts
 from .targets import check_finite
 
 BINS = 15
+LOWEST = {"bottom_10pct": 10, "bottom_20pct": 5}
+"""Means of the lowest classes: one class in so many, rounded up."""
 
 
 def wilson_interval(right: int, total: int, z: float = Z) -> tuple[float, float] | None:
@@ -180,25 +182,21 @@ def figures_of(
         raise ValueError("there is nothing to measure: no prediction was added.")
     present = total > 0
     recall = right.double() / total
-    values = recall[present].sort().values
+    values = recall[present]
     per_class = [100 * float(value) if seen else None for value, seen in zip(recall, present, strict=True)]
     f1 = 2 * right[present].double() / (total + named)[present]
-    zero = int((values == 0).sum())
+    shares = class_figures(right, total, groups)
+    zero = shares["zero_classes"]
     lowest = torch.where(present, recall, math.inf).sort(stable=True).indices[: min(5, len(values))].tolist()
     intervals = {label: _percent(wilson_interval(int(right[label]), int(total[label]))) for label in lowest}
     worst, *following = lowest
     return {
-        "overall": 100 * float(right.sum()) / float(total.sum()),
-        "balanced": 100 * float(values.mean()),
-        **{group: _mean([per_class[label] for label in labels]) for group, labels in groups.items()},
-        "worst_test": per_class[worst],
+        **shares,
         "worst_test_class": names[worst],
         "worst_test_interval": intervals[worst],
         "worst_test_next": [
             {"class": names[label], "accuracy": per_class[label], "interval": intervals[label]} for label in following
         ],
-        "zero_classes": zero,
-        "bottom_10pct": 100 * float(values[: math.ceil(len(values) / 10)].mean()),
         "harmonic_mean": 0.0 if zero else 100 / float((1 / values).mean()),
         "geometric_mean": 0.0 if zero else 100 * math.exp(float(values.log().mean())),
         "macro_f1": 100 * float(f1.mean()),
@@ -207,6 +205,27 @@ def figures_of(
         "per_class": per_class,
         "per_class_images": total.tolist(),
         "groups": {"convention": convention, **{group: len(labels) for group, labels in groups.items()}},
+    }
+
+
+def class_figures(right: Tensor, total: Tensor, groups: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """The figures that follow from right predictions and test images of each class, (K,) and (K,), in percent.
+
+    Example:
+        >>> found = class_figures(torch.tensor([9, 2]), torch.tensor([10, 10]), {"head": [0], "tail": [1]})
+        >>> found["overall"], found["tail"], found["worst_test"]
+        (55.0, 20.0, 20.0)
+    """
+    share = 100 * right.double() / total  # nan for a class without test images
+    values = share[total > 0].sort().values
+    members = {group: share[list(labels)] for group, labels in groups.items()}
+    return {
+        "overall": 100 * float(right.sum()) / float(total.sum()),
+        "balanced": float(values.mean()),
+        **{group: float(own.nanmean()) if own.isfinite().any() else None for group, own in members.items()},
+        "worst_test": float(values[0]),
+        "zero_classes": int((values == 0).sum()),
+        **{name: float(values[: math.ceil(len(values) / parts)].mean()) for name, parts in LOWEST.items()},
     }
 
 
@@ -240,11 +259,6 @@ def _calibration(bins: Tensor, sums: Tensor) -> dict[str, float | None]:
         return {"ece": None, "nll": None, "brier": None}
     gap = float((confidence - right).abs().sum()) / total
     return {"ece": 100 * gap, "nll": float(sums[0]) / total, "brier": float(sums[1]) / total}
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _percent(interval: tuple[float, float] | None) -> list[float] | None:

@@ -74,7 +74,7 @@ def test_pairs_and_their_tests(three):
         test = scipy.stats.binomtest(pair.only_baseline, pair.only_baseline + pair.only_other)
         assert pair.p_exact == pytest.approx(test.pvalue)
         assert pair.p_mid < pair.p_exact
-        for key in ("overall", "balanced", "head", "medium", "tail", "bottom_10pct"):
+        for key in ("overall", "balanced", "head", "medium", "tail", "bottom_10pct", "bottom_20pct"):
             gain = other.metrics[key] - three[0].metrics[key]
             assert pair.differences[key].value == pytest.approx(gain, abs=1e-9)
             assert pair.differences[key].low < gain < pair.differences[key].high

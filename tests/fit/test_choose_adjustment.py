@@ -6,8 +6,9 @@ import pytest
 from spectail import ClassCounts
 from spectail.fit.adjust import choose_adjustment, cut
 from spectail.fit.goals import Goal, score
-from spectail.fit.line import prior_shift, right_between
+from spectail.fit.line import right_between
 from spectail.fit.temperature import class_weights, fit_temperature, likelihood_and_error
+from spectail.models.prior_line import prior_shift
 
 COUNTS = ClassCounts([max(int(200 * 0.02 ** (j / 19)), 4) for j in range(20)])
 

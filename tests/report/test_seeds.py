@@ -111,7 +111,7 @@ def test_differences_of_the_means(two_by_three):
     found, runs, groups = two_by_three
     (pair,) = study(found, runs, groups, draws=10).pairs
     assert (pair.baseline, pair.name, pair.seeds) == ("ce", "car", (0, 1, 2))
-    for key in ("overall", "balanced", "head", "medium", "tail", "bottom_10pct"):
+    for key in ("overall", "balanced", "head", "medium", "tail", "bottom_10pct", "bottom_20pct"):
         gains = [found[2 * seed + 1].metrics[key] - found[2 * seed].metrics[key] for seed in range(3)]
         assert pair.differences[key].value == pytest.approx(np.mean(gains), abs=1e-9)
         wanted = scipy.stats.t.interval(0.95, 2, np.mean(gains), scipy.stats.sem(gains))

@@ -24,8 +24,8 @@ PROGRESS = "best best_epoch epoch lines phases seconds stage steps"
 LOADER = "epoch order position seed"
 RANK = "counted random sums"
 RESULTS = """adjustment
-    balanced bottom_10pct brier car dataset disclosures ece epochs geometric_mean groups harmonic_mean head
-    identity imbalance late_gain macro_f1 medium method model nll options overall per_class per_class_images phases
+    balanced bottom_10pct bottom_20pct brier car dataset disclosures ece epochs geometric_mean groups harmonic_mean head
+    identity imbalance late_gain line macro_f1 medium method model nll options overall per_class per_class_images phases
     probe seconds
     seed selection spectral_norm stage1 tail train_overall val worst_ratio worst_test worst_test_class
     worst_test_interval worst_test_next worst_train worst_train_class zero_classes"""

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from .._utils.names import nearest
 from ..diagnosis.text_table import Table, to_latex, to_markdown
 from ..experiments.catalog import EXPERIMENTS, find_experiment
-from ..experiments.frontier import with_gains
+from ..experiments.frontier import with_distances
 from ..experiments.index import Index, Record, last_line
 from ..experiments.planning import Plan, by_name, outside
 from ..experiments.scales import SCALES
@@ -131,7 +131,7 @@ def _say_rehearsed(plans: list[Plan], driver: Driver, console: Console) -> None:
 def _print_tables(plans: list[Plan], records: list[Record], console: Console) -> None:
     for plan in plans:
         rows, remarks = make_rows(plan, records)
-        filled = with_gains([row for row in rows if row.seeds])
+        filled = with_distances([row for row in rows if row.seeds])
         if filled:
             _show(console, as_table(plan, filled))
         for remark in remarks:
@@ -192,7 +192,7 @@ def _table(arguments: list[str]) -> None:
     records, console, texts, shown = asked.records(needed=True), make_console(), [], False
     for plan in asked.plans():
         rows, remarks = make_rows(plan, records, any_code=asked.code == "any")
-        rows = with_gains(rows if asked.empty else [row for row in rows if row.seeds])
+        rows = with_distances(rows if asked.empty else [row for row in rows if row.seeds])
         if not rows:
             continue
         shown = True

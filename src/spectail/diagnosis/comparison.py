@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..metrics import LOWEST
 from .analysis import GROUPS, Analysis
 from .predictions import Predictions
 from .statistics import holm, mcnemar
@@ -17,7 +18,7 @@ from .statistics import holm, mcnemar
 DRAWS = 2_000
 CELLS = 1 << 22  # outcomes drawn together, for the memory
 LEVEL = 0.05
-DIFFERENCES = ("overall", "balanced", *GROUPS, "bottom_10pct")
+DIFFERENCES = ("overall", "balanced", *GROUPS, *LOWEST)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Pairing:
     p_mid: float
     """Its mid-p version, which is less conservative."""
     differences: dict[str, Difference | None]
-    """overall, balanced, head, medium, tail and bottom_10pct; None for groups without a tested class."""
+    """overall, balanced, head, medium, tail, bottom_10pct and bottom_20pct; None for groups without a tested class."""
     per_class: list[dict[str, Any]]
     """index, name, baseline, other, difference, only_baseline, only_other, p, p_holm, significant."""
 
@@ -71,10 +72,10 @@ def compare(analyses: Sequence[Analysis], *, draws: int = DRAWS, seed: int = 0) 
     - **Test images**: exact and mid-p McNemar test on those that only one of the two gets right.
     - **Accuracies**: paired bootstrap. Test images are drawn with replacement within each class, the same for both,
       and the 2.5 and 97.5 % quantiles of the difference are its interval. From a class of n images n - 1 are drawn,
-      which makes the spread of the class accuracies right for small n too. The lowest tenth of the classes
-      (``bottom_10pct``) is that observed for each of the two: drawn anew, it would be lower each time by chance
-      alone. The interval says how much the *test images* could have decided, not how another training run would
-      come out; classes with a single image add nothing to it.
+      which makes the spread of the class accuracies right for small n too. The lowest tenth and fifth of the classes
+      (``bottom_10pct``, ``bottom_20pct``) are those observed for each of the two: drawn anew, they would be lower
+      each time by chance alone. The interval says how much the *test images* could have decided, not how another
+      training run would come out; classes with a single image add nothing to it.
     - **Classes**: exact McNemar test within each class, adjusted by Holm over the classes that have test images.
 
     Example:
@@ -162,16 +163,15 @@ def _differences(
     tested = outcomes[seen]
     total = tested.sum(1)
     shares = tested / total[:, None]
-    amount = math.ceil(len(total) / 10)
-    lowest = [np.argsort(shares[:, 0] + shares[:, own], kind="stable")[:amount] for own in (1, 2)]
-    value = _gains(shares[None], total, groups, lowest)
+    orders = [np.argsort(shares[:, 0] + shares[:, own], kind="stable") for own in (1, 2)]
+    value = _gains(shares[None], total, groups, orders)
     generator, drawn = np.random.default_rng(seed), np.maximum(total - 1, 1)
     step = max(CELLS // tested.size, 1)
     parts = []
     for start in range(0, draws, step):
         number = min(step, draws - start)
         again = generator.multinomial(drawn, shares, size=(number, len(total))) / drawn[:, None]
-        parts.append(_gains(again, total, groups, lowest))
+        parts.append(_gains(again, total, groups, orders))
     differences: dict[str, Difference | None] = dict.fromkeys(DIFFERENCES)
     for key, observed in value.items():
         differences[key] = drawn_difference(observed[0], np.concatenate([part[key] for part in parts]))
@@ -179,23 +179,31 @@ def _differences(
 
 
 def _gains(
-    shares: NDArray[np.float64], total: NDArray[Any], groups: dict[str, list[int]], lowest: list[NDArray[np.int64]]
+    shares: NDArray[np.float64], total: NDArray[Any], groups: dict[str, list[int]], orders: list[NDArray[np.int64]]
 ) -> dict[str, NDArray[np.float64]]:
     """Differences in points from (draws, classes, 4) shares of outcomes."""
     first, second = shares[..., 0] + shares[..., 1], shares[..., 0] + shares[..., 2]
-    bottom = second[:, lowest[1]].mean(1) - first[:, lowest[0]].mean(1)
+    bottom = {
+        name: second[:, orders[1][:amount]].mean(1) - first[:, orders[0][:amount]].mean(1)
+        for name, amount in lowest_of(len(total)).items()
+    }
     return gains_in_points(shares[..., 2] - shares[..., 1], bottom, total, groups)
 
 
+def lowest_of(classes: int) -> dict[str, int]:
+    """How many of so many classes the means of the lowest ones are over, by the names of these means."""
+    return {name: math.ceil(classes / parts) for name, parts in LOWEST.items()}
+
+
 def gains_in_points(
-    gain: NDArray[np.float64], bottom: NDArray[np.float64], total: NDArray[Any], groups: dict[str, list[int]]
+    gain: NDArray[np.float64], bottom: dict[str, NDArray[np.float64]], total: NDArray[Any], groups: dict[str, list[int]]
 ) -> dict[str, NDArray[np.float64]]:
     """Differences by what they are of, from the (draws, classes) gains in accuracy and those of the lowest classes."""
     gains = {
         "overall": gain @ (total / total.sum()),
         "balanced": gain.mean(1),
         **{group: gain[:, labels].mean(1) for group, labels in groups.items() if labels},
-        "bottom_10pct": bottom,
+        **bottom,
     }
     return {key: 100 * values for key, values in gains.items()}
 

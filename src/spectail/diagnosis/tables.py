@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._utils.plain_text import cell
+from ..metrics import LOWEST
 from .analysis import GROUPS, STANDS_OUT, Analysis
 from .comparison import DIFFERENCES, Comparison, Difference
 from .text_table import DASH, MINUS, Table, number, plain, to_latex, to_markdown
 
 FIGURES = ("overall", "balanced", *GROUPS, "worst")
-TITLES = {"balanced": "mean of classes", "worst": "worst class", "bottom_10pct": "lowest 10 % of classes"}
+TITLES = {"balanced": "mean of classes", "worst": "worst class", "bottom_10pct": "lowest 10 % of classes",
+          "bottom_20pct": "lowest 20 % of classes"}  # fmt: skip
 CSV_COLUMNS = (
     *("predictions", "index", "class", "group", "train_count", "test_count", "accuracy", "low", "high", "precision"),
     *(f"taken_for_{rank}{part}" for rank in (1, 2, 3) for part in ("", "_share")),
@@ -49,7 +51,7 @@ def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, 
     extra = [key for key in training if any(entry.get(key) is not None for entry in results)]
     header = (
         *("", *(TITLES.get(key, key) for key in FIGURES), *(training[key][0] for key in extra)),
-        *("classes at 0", "lowest 10 %", "ECE", "spectral norm"),
+        *("classes at 0", "lowest 10 %", "lowest 20 %", "ECE", "spectral norm"),
     )
     rows = []
     for at, analysis in enumerate(analyses):
@@ -60,7 +62,7 @@ def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, 
                 *(figure(analysis, key) for key in FIGURES),
                 *(number(results[at].get(key), training[key][1]) for key in extra),
                 f"{metrics['zero_classes']:,}",
-                number(metrics["bottom_10pct"]),
+                *(number(metrics[key]) for key in LOWEST),
                 number(metrics["ece"]),
                 number(metrics["spectral_norm"], 3),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from ..report.figures import AMBER, BLUE, INK, MUTED, RED, VIOLET, styled
 from ..training.run_folder import RunFolder
-from .grids import CURVES, DIAGNOSTICS, REFERENCE, is_plain, swept
-from .tables import TITLES, Row
+from .grids import DIAGNOSTICS, REFERENCE, is_plain, is_reference, on_line, swept
+from .measures import TITLES
+from .tables import Row
 
 GREEN, PALE, TEAL = "#2f7d4f", "#c2a15a", "#1f8a9c"
 COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN, TEAL)
@@ -22,8 +24,10 @@ MARKERS = ("o", "v", "s", "^", "D", "x", "P", "*")
 
 @styled
 def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) -> Figure:
-    """Overall accuracy against tail and worst classes: up and to the right is better, a line is one method.
+    """Overall accuracy against tail and worst classes: up and to the right is better.
 
+    A thin line is what a run reaches by shifting its logits after training, the reference has a thick one, and markers
+    are runs as they were trained. Runs without such lines (older ones) are joined along the setting that moves.
     Points far below cross entropy leave the frame, and the figure says how many. Cells that are ``marked`` get a ring.
     """
     known = [row for row in rows if row.seeds]
@@ -31,7 +35,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
         raise ValueError("there is nothing to draw: no run of the trade-off is done. Run it first.")
     val = any(figure.metric.startswith("val_") for figure in known[0].figures)
     prefix, whole = ("val_", "val_balanced") if val else ("", "overall")  # held-out data are long-tailed themselves
-    measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right"}
+    measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right",
+                f"{prefix}bottom_20pct": "lowest fifth of the classes, % right"}  # fmt: skip
     if not val:  # of held-out data the worst class is a class of one image
         measures["worst_test"] = "worst class, % right"
     measures = {name: words for name, words in measures.items()
@@ -41,12 +46,14 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
     panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
     for axes, (measure, words) in zip(panels, measures.items(), strict=True):
-        for (name, line), colour, marker in zip(CURVES.items(), COLOURS, MARKERS, strict=True):
-            points = {value: row for row in known if (value := line.value_of(row.cell)) is not None}
-            if name == REFERENCE and points and plain is not None:
-                points.setdefault(0.0, plain)  # cross entropy is tau 0
-            _line(axes, points, (measure, whole), f"{name} along the line", colour, marker)
+        styles = itertools.cycle(zip(COLOURS, MARKERS, strict=True))
+        for (name, points), (colour, marker) in zip(_methods(known).items(), styles, strict=False):
+            drawn = [row for row in points.values() if row.shifts]
+            for row in drawn:
+                _shifted(axes, row, (measure, whole), colour, floor)
+            _points(axes, points, (measure, whole), name, colour, marker, joined=not drawn)
         if plain is not None:
+            _shifted(axes, plain, (measure, whole), INK, floor)
             _point(axes, plain, (measure, whole))
         for row in known:
             if row.cell.label in marked:
@@ -59,6 +66,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, fontsize=8)
+    if any(row.shifts for row in known):
+        title += "; lines: logits shifted after training"
     if below:
         title += f"; {below} point{'s' if below > 1 else ''} below the frame"
     if title:
@@ -67,36 +76,68 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
 
 
 def _floor(rows: Sequence[Row], plain: Row | None, whole: str) -> tuple[float | None, int]:
-    """Where to cut the picture so that settings which ruin a model do not hide the others, and how many that cuts."""
+    """Where to cut the picture so that settings which ruin a model do not hide the others, and how many that cuts.
+    Lines always go below."""
     start = None if plain is None else _mean(plain, whole)[0]
     if start is None:
         return None, 0
     heights = [value for row in rows if (value := _mean(row, whole)[0]) is not None]
     floor = start - 0.15 * max(max(heights) - start, 4.0)
     below = sum(value < floor for value in heights)
-    return (floor, below) if below else (None, 0)
+    return (floor, below) if below or any(row.shifts for row in rows) else (None, 0)
 
 
-def _line(
-    axes: Axes, rows: Mapping[float, Row], measures: tuple[str, str], label: str, colour: str, marker: str
-) -> None:
+def _methods(rows: Sequence[Row]) -> dict[str, dict[float, Row]]:
+    """The rows of each method by the setting that moves; runs that draw a line of their own need none."""
+    found: dict[str, dict[float, Row]] = {}
+    for row in rows:
+        place = on_line(row.cell) or ((row.cell.label, 0.0) if row.shifts and not is_plain(row.cell) else None)
+        if place is not None:
+            found.setdefault(place[0], {})[place[1]] = row
+    plain = next((row for row in rows if is_plain(row.cell) and not row.shifts), None)
+    if plain is not None and REFERENCE in found:
+        found[REFERENCE].setdefault(0.0, plain)  # cross entropy is tau 0
+    return found
+
+
+def _shifted(axes: Axes, row: Row, measures: tuple[str, str], colour: str, floor: float | None) -> None:
+    """The line of a row, mean over seeds at each shift."""
+    lines = {figure.metric: figure.line for figure in row.figures if figure.line}
+    if not lines.keys() >= {*measures}:
+        return
+    x, y = (np.mean(lines[measure], axis=0) for measure in measures)
+    seen = y >= (-np.inf if floor is None else floor)
+    bold = is_reference(row.cell)
+    axes.plot(x[seen], y[seen], color=colour, linewidth=2.4 if bold else 0.9, alpha=0.5 if bold else 0.8)
+
+
+def _points(
+    axes: Axes, rows: Mapping[float, Row], measures: tuple[str, str], name: str, colour: str, marker: str, *,
+    joined: bool,
+) -> None:  # fmt: skip
     """``rows`` by the value that moves along the line."""
     means = [(*_mean(row, measures[0]), *_mean(row, measures[1]), f"{value:g}") for value, row in sorted(rows.items())]
     points = [entry for entry in means if entry[0] is not None and entry[2] is not None]
     if not points:
         return
     x, dx, y, dy, names = zip(*points, strict=True)
+    several = len(rows) > 1
+    label = f"{name} along the line" if joined else f"{name} {', '.join(names)}" if several else _label(rows)
     axes.errorbar(x, y, xerr=dx, yerr=dy, color=colour, marker=marker, markersize=5, capsize=2, linewidth=1.4,
-                  elinewidth=0.8, label=label)  # fmt: skip
-    for end in (0, len(names) - 1):
+                  elinewidth=0.8, linestyle="-" if joined else "", label=label)  # fmt: skip
+    for end in (0, len(names) - 1) if joined or several else ():
         axes.annotate(names[end], (x[end], y[end]), textcoords="offset points", xytext=(5, -9), fontsize=7,
                       color=colour)  # fmt: skip
+
+
+def _label(rows: Mapping[float, Row]) -> str:
+    return next(iter(rows.values())).cell.label
 
 
 def _point(axes: Axes, row: Row, measures: tuple[str, str]) -> None:
     (x, dx), (y, dy) = (_mean(row, measure) for measure in measures)
     if x is not None and y is not None:
-        axes.errorbar([x], [y], xerr=[dx], yerr=[dy], color=MUTED, marker="*", markersize=10, capsize=2, linestyle="",
+        axes.errorbar([x], [y], xerr=[dx], yerr=[dy], color=INK, marker="*", markersize=10, capsize=2, linestyle="",
                       label="CE")  # fmt: skip
 
 

@@ -1,7 +1,11 @@
-"""Does a method move the trade-off curve? How far its points lie above what one tuned number reaches anyway.
+"""Does a method move the trade-off curve? How far it lies above what one tuned number reaches anyway.
 
-Two questions, two figures for each point. At the *same* tail accuracy: does it lie above the line of Balanced Softmax?
-And since a line bends down at both ends: is it above the *best* point of that line whose tail is no worse?
+The reference is Balanced Softmax with tau 1, its logits shifted by ``-delta log(n_j / N)`` after training: one training
+gives the line of every tau. Three questions, each seed against the line of the same seed:
+
+- ``same``: is a point above the line where their tail (or another figure) is the same?
+- ``best``: since a line bends down at both ends, is it above the *best* point of the line whose tail is no worse?
+- ``shifted``: with its own logits shifted until its tail is that of Balanced Softmax, is it above Balanced Softmax?
 """
 
 from __future__ import annotations
@@ -10,51 +14,40 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .grids import CURVES, REFERENCE, is_plain
+from .grids import is_reference
+from .measures import DISTANCES, Distance
 from .tables import Figure, Row
 
-MEASURES = {"tail": "overall", "bottom_10pct": "overall", "val_tail": "val_balanced",
-            "val_bottom_10pct": "val_balanced"}  # fmt: skip
-"""What must not be given up, and what is compared then."""
 Point = tuple[float, float]
 
 
-def with_gains(rows: Sequence[Row]) -> list[Row]:
-    """Rows with four more figures each: overall accuracy above the reference line of the same data, at the same tail
-    accuracy and at that or more, and both for the lowest tenth of the classes. Without anything to compare, rows stay
-    as they are."""
-    lines: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        if _value(row) is not None and row.seeds:
-            lines.setdefault(row.cell.ground, []).append(row)
-    lines = {at: sorted(line, key=lambda row: _value(row) or 0.0) for at, line in lines.items() if len(line) > 1}
-    compared = [row for row in rows if row.cell.ground in lines and row not in lines[row.cell.ground]]
-    if not compared:
+def with_distances(rows: Sequence[Row]) -> list[Row]:
+    """Rows with their distances from the reference line of the same data. Without one, or without anything to compare
+    with it, rows stay as they are."""
+    references = {row.cell.ground: row for row in rows if is_reference(row.cell) and row.shifts}
+    if all(row in references.values() or row.cell.ground not in references for row in rows):
         return list(rows)
+    metrics = {figure.metric for row in rows for figure in row.figures}
+    shown = [one for one in DISTANCES if {one.kept, one.what} <= metrics]
     extended = []
     for row in rows:
-        own = {figure.metric for figure in row.figures}
-        line = lines[row.cell.ground] if row in compared else []
-        gains = [gain(row, line, kept, whole, rule) for rule in RULES for kept, whole in MEASURES.items()
-                 if {kept, whole} <= own]  # fmt: skip
-        extended.append(replace(row, figures=(*row.figures, *gains)))
+        base = references.get(row.cell.ground)
+        values = (() if base is None or base is row else distance(row, base, one) for one in shown)
+        figures = (Figure(one.metric, found, None) for one, found in zip(shown, values, strict=True))
+        extended.append(replace(row, figures=(*row.figures, *figures)))
     return extended
 
 
-def _value(row: Row) -> float | None:
-    """Where a point stands along the line of the reference, which begins with cross entropy; None for other points."""
-    return 0.0 if is_plain(row.cell) else CURVES[REFERENCE].value_of(row.cell)
-
-
-def gain(row: Row, reference: Sequence[Row], kept: str, whole: str, rule: str) -> Figure:
-    """Seed by seed; seeds at which the reference reaches no such point are left out."""
-    line = [points(other, kept, whole) for other in reference]
+def distance(row: Row, base: Row, rule: Distance) -> tuple[float, ...]:
+    """Seed by seed; seeds at which the line reaches no such point are left out."""
+    shifted = rule.rule == "shifted"
+    points, lines = (_points(base, rule), _lines(row, rule)) if shifted else (_points(row, rule), _lines(base, rule))
     values = []
-    for seed, (x, y) in points(row, kept, whole).items():
-        height = RULES[rule]([point[seed] for point in line if seed in point], x)
+    for seed, (x, y) in points.items():
+        height = RULES[rule.rule](lines.get(seed, ()), x)
         if height is not None:
-            values.append(y - height)
-    return Figure(f"gain_{rule}_{kept}", tuple(values), None)
+            values.append(height - y if shifted else y - height)
+    return tuple(values)
 
 
 def level(points: Sequence[Point], x: float) -> float | None:
@@ -85,12 +78,25 @@ def reachable(points: Sequence[Point], x: float) -> float | None:
     return max(further if here is None else [*further, here], default=None)
 
 
-RULES = {"same": level, "best": reachable}
+RULES = {"same": level, "best": reachable, "shifted": level}
 
 
-def points(row: Row, kept: str, whole: str) -> dict[int, Point]:
+def _points(row: Row, rule: Distance) -> dict[int, Point]:
     """Where each seed of a row lies."""
-    x, y = (next(figure.values for figure in row.figures if figure.metric == name) for name in (kept, whole))
+    x, y = (figure.values for figure in _figures(row, rule))
     if not len(row.seeds) == len(x) == len(y):  # a figure is missing for some seed, and nobody knows which
         return {}
     return dict(zip(row.seeds, zip(x, y, strict=True), strict=True))
+
+
+def _lines(row: Row, rule: Distance) -> dict[int, list[Point]]:
+    """The line that each seed of a row draws."""
+    lines = [figure.line for figure in _figures(row, rule)]
+    if not all(lines):
+        return {}
+    return {seed: list(zip(*both, strict=True)) for seed, *both in zip(row.seeds, *lines, strict=True)}
+
+
+def _figures(row: Row, rule: Distance) -> tuple[Figure, Figure]:
+    named = {figure.metric: figure for figure in row.figures}
+    return named[rule.kept], named[rule.what]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .cells import METHODS, Cell, Setting
 
-GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
+GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "bottom_20pct", "ece")
 WORST = ("worst_train", "worst_test", "worst_ratio", "overall")
 DIAGNOSTICS = ("cm_gap", "cm_gap_relative", "car_gradient_norm")
 RIVALS = tuple(label for label in METHODS if label != "CAR")
@@ -42,19 +42,23 @@ SWEPT = {"car": "CAR", "car/classwise": "CAR class-wise"}
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the trade-off: one setting of a method moves along it."""
+    """A method of the trade-off at a few values of one setting."""
 
     method: str
     setting: str
     values: tuple[float, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
 
-    def value_of(self, cell: Cell) -> float | None:
-        """Where a cell lies along the line; None if it is not on it."""
-        changes = own_changes(cell)
-        value = changes.pop(self.setting, None)
-        fixed = {name: entry for name, entry in self.fixed if name != self.setting}
-        return value if cell.method == self.method and changes == fixed else None
+
+def on_line(cell: Cell) -> tuple[str, float] | None:
+    """The line that a cell belongs to and its place there, by its label; None for others.
+
+    Example:
+        >>> on_line(Cell("scratch", "glyphs-lt", 100.0, "small-cnn", "car", "CAR, alpha 0.5"))
+        ('CAR, alpha', 0.5)
+    """
+    name, _, value = cell.label.rpartition(" ")
+    return (name, float(value)) if name.endswith((", tau", ", alpha")) else None
 
 
 def own_changes(cell: Cell) -> dict[str, Any]:
@@ -65,6 +69,11 @@ def own_changes(cell: Cell) -> dict[str, Any]:
 def is_plain(cell: Cell) -> bool:
     """Whether a cell is cross entropy and nothing else."""
     return cell.method == "ce" and not own_changes(cell)
+
+
+def is_reference(cell: Cell) -> bool:
+    """Whether a cell is Balanced Softmax with tau 1, whose line, drawn after training, CAR has to move."""
+    return cell.method == "balanced-softmax" and own_changes(cell) in ({}, {"options.tau": 1.0})
 
 
 def swept(cell: Cell) -> tuple[str, str, float] | None:
@@ -79,27 +88,16 @@ CHOSEN = {"options.tau": 0.75, "car.alpha": 1.0, "car.gamma": 4.0, "car.r0": 0.0
 """What `search` chose: written out here, so that these cells stay what they are if defaults move."""
 CHOSEN_WORST = {"options.tau": 0.75, "car.alpha": 3.0, "car.sharpness": 20.0}
 """The same of `car-worst`, chosen on folds of the training images."""
-TAU_ONE = (("options.tau", 1.0),)
-CURVES: dict[str, Line] = {
-    "Balanced Softmax, tau": Line(
-        "balanced-softmax", "options.tau", (0.0, 0.25, 0.5, 0.75, 1.0, 1.125, 1.25, 1.375, 1.5, 1.75, 2.0)
-    ),
-    "CAR, alpha": Line("car", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0)),
-    "CAR class-wise, alpha": Line("car/classwise", "car.alpha", (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)),
-    "Balanced Softmax + CAR, alpha": Line("car-balanced/paper", "car.alpha", (0.1, 0.5, 2.0, 5.0, 20.0), TAU_ONE),
-    "Balanced Softmax + CAR class-wise, alpha": Line(
-        "car-balanced/classwise", "car.alpha", (0.5, 1.0, 2.0, 5.0, 10.0, 20.0), TAU_ONE
-    ),
-    "Balanced Softmax + CAR class-wise, tau": Line(
-        "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), (("car.alpha", 2.0),)
-    ),
-    "car-balanced, tau": Line(
-        "car-balanced/classwise", "options.tau", (0.25, 0.5, 0.75, 1.0, 1.25), tuple(CHOSEN.items())
-    ),
-    "car-worst, tau": Line("car-worst", "options.tau", (0.5, 0.75, 1.0), tuple(CHOSEN_WORST.items())),
-}
 REFERENCE = "Balanced Softmax, tau"
-"""The line that CAR has to move: one number, tuned, gives every point of it."""
+CURVES: dict[str, Line] = {
+    REFERENCE: Line("balanced-softmax", "options.tau", (1.0,)),
+    "CAR, alpha": Line("car", "car.alpha", (0.5, 2.0, 5.0)),
+    "CAR class-wise, alpha": Line("car/classwise", "car.alpha", (5.0, 10.0, 20.0)),
+    "car-balanced, alpha": Line("car-balanced/classwise", "car.alpha", (0.3, 1.0, 3.0), tuple(CHOSEN.items())),
+    "car-worst, alpha": Line("car-worst", "car.alpha", (1.0, 3.0, 5.0), tuple(CHOSEN_WORST.items())),
+}
+"""What the trade-off trains beside cross entropy. No tau: every run draws its line along tau itself."""
+TAUS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.125, 1.25, 1.375, 1.5, 1.75, 2.0)
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "tau": (0.5, 0.75, 1.0, 1.25, 1.5), "alpha": (1.0, 2.0, 5.0, 10.0), "gamma": (2.0, 4.0), "r0": (0.2, 0.01),
 }  # fmt: skip
@@ -202,7 +200,7 @@ def sweeps() -> Iterator[Cell]:
 
 
 def trade_off() -> Iterator[Cell]:
-    """Overall accuracy against the tail, as one setting moves along each line."""
+    """Overall accuracy against the tail: each run draws a line, since its logits are shifted after training."""
     for place in PLACES:
         for factor in FACTORS:
             yield _cell(place, "ce", "CE", factor)
@@ -221,7 +219,7 @@ def selection() -> Iterator[Cell]:
 def search() -> Iterator[Cell]:
     """Candidates for the defaults of car-balanced, and the line that they have to beat, on validation data."""
     for place in PLACES:
-        for tau in CURVES[REFERENCE].values:
+        for tau in TAUS:
             changes = (("options.tau", tau), VAL)
             yield Cell(*place[:2], 100.0, place[2], "balanced-softmax", f"{REFERENCE} {tau:g}", changes)
         for values in itertools.product(*CANDIDATES.values()):
@@ -277,7 +275,8 @@ def purpose() -> Iterator[Cell]:
             yield _cell(place, method, label, **changes)
 
 
-VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_10pct", "val_worst_test")
+VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_10pct", "val_bottom_20pct",
+              "val_worst_test")  # fmt: skip
 OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
     "worst-class": Grid("The same runs: worst class in training and test, and their ratio", combinations, WORST),
@@ -288,7 +287,7 @@ OWN: dict[str, Grid] = {
     "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),
     "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
-    "trade-off": Grid("Overall accuracy against tail and worst class, along tau and alpha", trade_off),
+    "trade-off": Grid("Overall accuracy against tail and worst classes, a line from each training", trade_off),
     "purpose": Grid(
         "What CAR is for: networks trained to the end (--scale complete)",
         purpose,

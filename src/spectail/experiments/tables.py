@@ -15,21 +15,14 @@ from ..diagnosis.text_table import MINUS, Table
 from .catalog import EXPERIMENTS
 from .cells import Cell, Setting
 from .index import Record
+from .measures import TITLES
 from .planning import Plan, by_name
 from .published import value_of
 from .released import remarks as about_published
 
-TITLES = {"worst_test": "worst test", "worst_train": "worst train", "worst_ratio": "WR", "bottom_10pct": "lowest 10 %",
-          "zero_classes": "classes at 0", "ece": "ECE", "cm_gap": "CM gap", "cm_gap_relative": "CM gap, relative",
-          "car_gradient_norm": "gradient norm of CAR", "late_gain": "gained in the last fifth"}  # fmt: skip
-for _kept, _words in {"tail": "tail", "bottom_10pct": "lowest 10 %"}.items():
-    for _split in ("", "val_"):
-        _of = _split.replace("_", " ")
-        TITLES[f"gain_same_{_split}{_kept}"] = f"above tau line, same {_of}{_words}"
-        TITLES[f"gain_best_{_split}{_kept}"] = f"above best tau, {_of}{_words} no worse"
 COLUMNS = ("experiment", "scale", "setting", "dataset", "imbalance", "backbone", "method", "name", "metric", "mean",
            "std", "seeds", "published", "difference", "model", "epochs", "notes", "seed numbers", "values", "code",
-           "data")  # fmt: skip
+           "data", "shifts", "line")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +32,8 @@ class Figure:
     metric: str
     values: tuple[float, ...]
     published: float | None
+    line: tuple[tuple[float, ...], ...] = ()
+    """For each seed its values along the shifts of the row; empty where the runs have no such line."""
 
     @property
     def mean(self) -> float | None:
@@ -80,6 +75,8 @@ class Row:
     """Versions of the code that its records were made with."""
     data: tuple[str, ...] = ()
     """Identities of the images that its records saw."""
+    shifts: tuple[float, ...] = ()
+    """Of the logits, along the lines of its figures."""
 
 
 def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) -> tuple[list[Row], list[str]]:
@@ -92,9 +89,13 @@ def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) 
         results = [record.results or {} for record in done.values()]
         figures = tuple(
             Figure(metric, tuple(value for found in results if (value := metric_of(found, metric)) is not None),
-                   value_of(cell.place, metric))
+                   value_of(cell.place, metric), _lines(results, metric))
             for metric in plan.experiment.metrics
         )  # fmt: skip
+        split = "val_" * any(metric.startswith("val_") for metric in plan.experiment.metrics)
+        shifts = set(_lines(results, f"{split}shifts"))
+        if len(shifts) > 1:  # of different versions of the code
+            figures = tuple(replace(figure, line=()) for figure in figures)
         sized = runs[0].sized if runs else None
         notes = sized.notes if sized else ()
         if any(figure.published is not None for figure in figures):
@@ -102,7 +103,8 @@ def make_rows(plan: Plan, records: Iterable[Record], *, any_code: bool = False) 
         rows.append(
             Row(cell, plan.label(cell), tuple(sorted(done)), figures, sized.model if sized else "",
                 sized.epochs if sized else 0, notes, plan.refused.get(cell),
-                _all_of(done.values(), "code"), _all_of(done.values(), "data"))
+                _all_of(done.values(), "code"), _all_of(done.values(), "data"),
+                shifts.pop() if len(shifts) == 1 else ())
         )  # fmt: skip
     return rows, remarks
 
@@ -113,9 +115,18 @@ def _all_of(records: Iterable[Record], name: str) -> tuple[str, ...]:
 
 def metric_of(results: dict[str, Any], metric: str) -> float | None:
     """A figure of results.json; ``val_`` for that of the validation data."""
-    if metric.startswith("val_"):
-        return (results.get("val") or {}).get(metric.removeprefix("val_"))
-    return results.get(metric)
+    value: float | None = _split(results, metric).get(metric.removeprefix("val_"))
+    return value
+
+
+def _split(results: dict[str, Any], metric: str) -> dict[str, Any]:
+    return (results.get("val") or {}) if metric.startswith("val_") else results
+
+
+def _lines(results: Iterable[dict[str, Any]], metric: str) -> tuple[tuple[float, ...], ...]:
+    """The values of a figure along the line of each run; none at all where one run lacks them."""
+    found = [(_split(one, metric).get("line") or {}).get(metric.removeprefix("val_")) or [None] for one in results]
+    return () if any(None in line for line in found) else tuple(map(tuple, found))
 
 
 def chosen_records(
@@ -176,6 +187,8 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
         lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
+    if any(metric.startswith("above_") for metric in metrics):
+        legend += "; what is above: mean over seeds, paired, ± half of its 95 % interval"
     title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "")
     return Table(title, tuple(header), lines, text_columns=1 + len(words) + several, notes=legend)
 
@@ -243,7 +256,8 @@ def as_csv(plan: Plan, rows: list[Row]) -> str:
                  cell.method, figure.metric, figure.mean, figure.std, len(figure.values), figure.published,
                  figure.difference, harmless(row.model), row.epochs, harmless(row.refused or "; ".join(row.notes)),
                  " ".join(map(str, row.seeds)), " ".join(map(str, figure.values)), harmless(" ".join(row.code)),
-                 harmless(" ".join(row.data))]
+                 harmless(" ".join(row.data)), " ".join(f"{shift:g}" for shift in row.shifts if figure.line),
+                 "; ".join(" ".join(f"{value:.6g}" for value in line) for line in figure.line)]
             )  # fmt: skip
     return file.getvalue()
 
@@ -260,8 +274,9 @@ def from_csv(text: str) -> list[Row]:
         if name not in known:
             known[name] = {entry.place: entry for entry in EXPERIMENTS[name]().cells} if name in EXPERIMENTS else {}
         cell = known[name].get(cell.place, cell)
-        figure = Figure(line["metric"], tuple(map(float, line["values"].split())),
-                        float(line["published"]) if line["published"] else None)  # fmt: skip
+        lines = tuple(_floats(part) for part in (line.get("line") or "").split(";") if part)
+        published = float(line["published"]) if line["published"] else None
+        figure = Figure(line["metric"], _floats(line["values"]), published, lines)
         row = found.get(cell) or Row(
             cell,
             line["scale"],
@@ -270,11 +285,16 @@ def from_csv(text: str) -> list[Row]:
             line["model"],
             int(line["epochs"]),
             tuple(filter(None, line["notes"].split("; "))),
-            code=tuple((line.get("code") or "").split()),  # older files lack the two
+            code=tuple((line.get("code") or "").split()),  # older files lack these
             data=tuple((line.get("data") or "").split()),
         )
-        found[cell] = replace(row, figures=(*row.figures, figure))
+        shifts = row.shifts or _floats(line.get("shifts") or "")
+        found[cell] = replace(row, figures=(*row.figures, figure), shifts=shifts)
     return list(found.values())
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
 
 
 def _format(figure: Figure) -> str:
@@ -283,14 +303,15 @@ def _format(figure: Figure) -> str:
 
 
 def shown(figure: Figure) -> str:
-    """Mean and deviation, as a table has them."""
+    """Mean and deviation, as a table has them; of a distance from the line the mean and half of its interval."""
     if figure.mean is None:
         return ""
-    form, sign = _format(figure), "+" if figure.metric.startswith("gain_") else ""
+    above = figure.metric.startswith("above_")
+    form, sign = _format(figure), "+" if above or figure.metric.startswith("gain_") else ""
     mean = f"{figure.mean:{sign}{form}}"
     if mean.startswith("-"):
         mean = MINUS + mean[1:]
-    return mean if figure.std is None else f"{mean} ± {figure.std:{form}}"
+    return mean if figure.std is None else f"{mean} ± {figure.half if above else figure.std:{form}}"
 
 
 def _plain(value: float | None, figure: Figure) -> str:

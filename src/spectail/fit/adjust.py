@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ..counts import ClassCounts, CountsLike, as_counts
 from ..models.adjustment import Adjustment
+from ..models.prior_line import prior_shift
 from .describe import describe
 from .figures import Floats
 from .goals import Choice, Goal, bootstrap_scores, decide, score_all
-from .line import best_tau, prior_shift, right_between
+from .line import best_tau, right_between
 from .offsets import STRENGTHS, fit_offsets
 from .temperature import class_weights, fit_temperature
 

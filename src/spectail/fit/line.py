@@ -6,25 +6,18 @@ conditions is linear in tau. The intervals of all images, found in one pass, giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
+from ..models.prior_line import blocks
 from .figures import Floats, class_accuracies, score_hits
 from .goals import Goal
 
 TAUS = np.round(np.arange(-2, 3.0001, 0.05), 10)
 SMOOTH = 2  # neighbours on each side that a score is averaged with: single images make steps
-BLOCK = 1 << 22  # logits looked at together
-
-
-def prior_shift(class_counts: ClassCounts) -> Floats:
-    """``-log(n_j / N)``: what tau 1 adds. A class without training images gets as much as the rarest that has some."""
-    counts = class_counts.counts.numpy().astype(np.float64)
-    return np.asarray(-np.log(np.maximum(counts, counts[counts > 0].min()) / counts.sum()), dtype=np.float64)
 
 
 def right_between(logits: NDArray[Any], labels: NDArray[Any], shift: Floats) -> tuple[Floats, Floats]:
@@ -46,11 +39,6 @@ def right_between(logits: NDArray[Any], labels: NDArray[Any], shift: Floats) -> 
         beaten = ((slope == 0) & (lead < 0)).any(1)  # by a class that every tau moves as far
         high[part] = np.where(beaten, -np.inf, high[part])
     return low, high
-
-
-def blocks(logits: NDArray[Any]) -> Iterator[slice]:
-    rows = max(BLOCK // max(logits.shape[1], 1), 1)
-    return (slice(start, min(start + rows, len(logits))) for start in range(0, len(logits), rows))
 
 
 def best_tau(

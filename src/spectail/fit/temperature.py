@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..models.prior_line import blocks
 from .figures import Floats
-from .line import blocks
 
 LOWEST, HIGHEST = 0.05, 20.0
 BINS = 15

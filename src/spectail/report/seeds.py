@@ -18,6 +18,7 @@ from ..diagnosis.comparison import (
     Difference,
     drawn_difference,
     gains_in_points,
+    lowest_of,
     members_of,
     require_same,
 )
@@ -187,8 +188,8 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int) -
     shares = np.add.reduceat(right, starts, axis=2, dtype=np.int64) / total
     position = {int(label): at for at, label in enumerate(tested)}
     members = {group: [position[label] for label in own] for group, own in members_of(sides[0][0]).items()}
-    lowest = np.argsort(shares, axis=2, kind="stable")[..., : math.ceil(len(total) / 10)]
-    value = _gains(shares, total, members, lowest)
+    orders = np.argsort(shares, axis=2, kind="stable")
+    value = _gains(shares, total, members, orders)
     generator = np.random.default_rng(0)
     drawn = np.maximum(total - 1, 1)
     first, size, ends = starts.repeat(drawn), total.repeat(drawn), np.concatenate([[0], np.cumsum(drawn)[:-1]])
@@ -196,7 +197,7 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int) -
     for _ in range(draws):
         rows = first + (generator.random(len(first)) * size).astype(np.int64)
         again = np.add.reduceat(right[..., rows], ends, axis=2, dtype=np.int64) / drawn
-        for key, gains in _gains(again, total, members, lowest).items():
+        for key, gains in _gains(again, total, members, orders).items():
             parts[key].append(gains)
     judged = len(common) >= ENOUGH
     picked = generator.integers(len(common), size=(draws, len(common) - 1)) if judged else None
@@ -214,11 +215,13 @@ def _pair(analyses: Sequence[Analysis], base: Group, other: Group, draws: int) -
 
 
 def _gains(
-    shares: NDArray[np.float64], total: NDArray[Any], members: dict[str, list[int]], lowest: NDArray[Any]
+    shares: NDArray[np.float64], total: NDArray[Any], members: dict[str, list[int]], orders: NDArray[Any]
 ) -> dict[str, NDArray[np.float64]]:
     """Differences in points for each seed, from accuracies (two methods, seeds, classes)."""
-    bottom = np.take_along_axis(shares, lowest, 2).mean(2)
-    return gains_in_points(shares[1] - shares[0], bottom[1] - bottom[0], total, members)
+    ordered = np.take_along_axis(shares, orders, 2)
+    means = {name: ordered[..., :amount].mean(2) for name, amount in lowest_of(len(total)).items()}
+    bottom = {name: second - first for name, (first, second) in means.items()}
+    return gains_in_points(shares[1] - shares[0], bottom, total, members)
 
 
 def _per_class(sides: list[list[Analysis]]) -> list[dict[str, Any]]:

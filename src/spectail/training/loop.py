@@ -25,6 +25,7 @@ from ..data.manifest import Manifest
 from ..methods.base import Stage
 from ..methods.registry import find_method
 from ..models.adjustment import Adjustment
+from ..models.prior_line import figures_along
 from ..models.weights import read_weights
 from . import checkpoint
 from .build import load_data, make_pieces
@@ -281,9 +282,10 @@ class Trainer:
         inference = self.method.inference(model)
         if self.adjustment is not None:
             inference = self.adjustment.on(inference)
-        measured = ["train"] * self.config.eval_train + ["val"] * ("val" in self.pieces.splits)
-        test, logits = self._evaluate(inference, "test", keep_logits=True)
-        others = {split: self._evaluate(inference, split)[0] for split in measured}
+        test, logits = self._measure(inference, "test")
+        others = {"val": self._measure(inference, "val")[0]} if "val" in self.pieces.splits else {}
+        if self.config.eval_train:
+            others["train"], _ = self._evaluate(inference, "train")
         manifest = self.pieces.data.manifest
         disclosures = self.method.disclosures()
         if not self.long_enough:
@@ -387,6 +389,12 @@ class Trainer:
         if spread:
             data = data.subset(np.arange(0, len(data), math.ceil(len(data) / 256)))
         return Loader(data, self.pieces.inputs(), batch_size=256, device=self.accelerator.device)
+
+    def _measure(self, model: nn.Module, split: str) -> tuple[dict[str, Any], NDArray[np.float32]]:
+        """Figures with those along the line that shifting the logits draws, and the logits."""
+        figures, logits = self._evaluate(model, split, keep_logits=True)
+        labels, convention = self.pieces.splits[split].labels, self.config.data.groups
+        return figures | {"line": figures_along(logits, labels, self.counts, convention)}, logits
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
         return evaluate(

@@ -42,7 +42,8 @@ BEGUN = (ADJUSTMENT, "config.yaml", "manifest.json")
 BESIDE = {"networks", ".fit.lock", ".fit.owner", ".run.lock", ".run.owner"}
 """What may be in a folder before a run begins there: what `spectail fit` and the owner of the folder put there."""
 
-VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
+VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "bottom_20pct",
+              "geometric_mean", "nll", "line")  # fmt: skip
 
 
 class RunFolder:
