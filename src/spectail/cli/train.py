@@ -17,6 +17,7 @@ from ..methods.deferred import LossOptions
 from ..methods.registry import METHODS, find_method
 from ..methods.two_stage import scaled
 from ..models.build import NO_MODEL, ModelConfig
+from ..models.tuning import TuneConfig
 from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
 from ..training.config_io import from_dict, preset, read_yaml
 from ..training.recipe_table import Recipe
@@ -33,6 +34,7 @@ TITLES = {
     "sources": "Method, and where settings come from",
     "data": "Data",
     "model": "Model",
+    "tuning": "Fine-tuning",
     "optim": "Optimisation",
     "hardware": "Device",
     "options": "Options of {method}",
@@ -45,7 +47,7 @@ MORE = """
 --help` those of a method. Every switch has a --no- form that undoes it."""
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
-    "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
+    "pretrained", "init", "tune", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
     "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
@@ -85,6 +87,7 @@ class Train(TrainConfig):
 
     data: OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
     model: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    tuning: OmitArgPrefixes[TuneConfig] = field(default_factory=TuneConfig)
     optim: OmitArgPrefixes[OptimConfig] = field(default_factory=OptimConfig)
     hardware: OmitArgPrefixes[HardwareConfig] = field(default_factory=HardwareConfig)
     options: OmitArgPrefixes[Options] = field(default_factory=LossOptions)
@@ -195,6 +198,7 @@ def default_output(config: TrainConfig) -> Path:
     name, _, path = config.data.dataset.partition(":")
     data = (Path(path).expanduser().resolve().stem if path else name) or name
     network = "" if config.model.model == NO_MODEL else f"-{config.model.model}"
+    network += f"-{config.tuning.tune}" if config.tuning.tune != "full" else ""
     method = config.method + ("-car" if config.car.enabled and not find_method(config.method).car else "")
     method += f"-{config.car.preset}" if config.car.preset != "paper" else ""
     return Path("runs") / f"{data}{network}-{method}-seed{config.seed}"

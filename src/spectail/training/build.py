@@ -27,9 +27,11 @@ from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model, feature_width
 from ..models.classifier import Classifier
 from ..models.feature_transform import FeatureTransform, transformed
+from ..models.tuning import add_lasting, tune
 from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
 from .hardware import check_device, fit_to_device, set_products, with_precision
+from .head_start import set_scale, start_head
 from .probe import head_inputs
 from .reporter import Reporter
 
@@ -113,6 +115,9 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     if report is not None:
         reporter.start(str(report))
     splits, backbone = data.splits, None
+    if not config.probe:
+        start_head(config, model, data, transforms, accelerator, reporter)
+        _tune(config, model, reporter)
     if config.probe:
         backbone = model.backbone.requires_grad_(False)
         inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
@@ -125,6 +130,17 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     if config.watch_test:
         splits["watched"] = splits["test"].subset(evenly(len(data.test), config.watch_test))
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+
+
+def _tune(config: TrainConfig, model: Classifier, reporter: Reporter) -> None:
+    how = config.tuning.tune
+    if how == "full":
+        return
+    tuned, size = tune(model, config.tuning)
+    torch.manual_seed(config.seed)
+    reporter.start(f"--tune {how}: {tuned:,} of {size:,} parameters of the backbone ({tuned / size:.2%}), and the head")
+    if not (config.model.pretrained or config.model.init is not None):
+        reporter.start(f"note: --tune {how} leaves most of the backbone at random weights; give some with --init.")
 
 
 def evenly(length: int, share: float) -> NDArray[np.int64]:
@@ -158,7 +174,11 @@ def make_model(
     built, report = build_model(wanted, len(method.counts), new_head)
     transform = FeatureTransform(kind, feature_width(built.backbone))
     head = built.head if transform.out_width == transform.width else new_head(transform.out_width)
-    return method.build(transformed(built.backbone, transform), head), report
+    set_scale(head, config)
+    model = method.build(transformed(built.backbone, transform), head)
+    if not start:
+        add_lasting(model, config.tuning)
+    return model, report
 
 
 def head_kind(config: TrainConfig, method: Method) -> str:

@@ -15,6 +15,7 @@ from ..data.config import DataConfig
 from ..methods.base import Options, Stage
 from ..methods.deferred import LossOptions
 from ..models.build import ModelConfig
+from ..models.tuning import TuneConfig
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class TrainConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    tuning: TuneConfig = field(default_factory=TuneConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     car: CARConfig = field(default_factory=CARConfig)
@@ -219,7 +221,7 @@ def check_config(config: TrainConfig) -> None:
     config.options.check()
     if config.output.exists() and not config.output.is_dir():
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
-    for settings, prefix in ((config, ""), (optim, ""), (config.car, "car.")):
+    for settings, prefix in ((config, ""), (config.tuning, ""), (optim, ""), (config.car, "car.")):
         check_limits(settings, prefix)
     if not (optim.epochs or config.probe):
         raise ValueError("--epochs must be at least 1; got 0. Only --probe can find its length itself.")
@@ -230,6 +232,7 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError(
             f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
         )
+    _check_tuning(config)
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
     if optim.precision in ("fp16", "tf32") and not uses_gpu(config):
@@ -239,6 +242,27 @@ def check_config(config: TrainConfig) -> None:
     if config.hardware.sync_batchnorm and not uses_gpu(config):
         raise ValueError("--sync-batchnorm needs GPUs; leave it out on a CPU.")
     _check_trackers(config.trackers)
+
+
+def _check_tuning(config: TrainConfig) -> None:
+    tuning = config.tuning
+    if config.probe and tuning.tune != "full":
+        raise ValueError(
+            f"--tune {tuning.tune} trains on images, and --probe on features that were stored once. "
+            "Leave one of them out."
+        )
+    if config.probe and tuning.head_init not in (None, "random"):
+        raise ValueError(f"--head-init {tuning.head_init} is for training on images; leave it out with --probe.")
+    if config.stage1 is not None and tuning.tune not in ("full", "head"):
+        raise ValueError(
+            f"--stage1 leaves only the head to be trained, and --tune {tuning.tune} would train in the backbone. "
+            "Tune the run that --stage1 names, and leave --tune out here."
+        )
+    if tuning.head_init == "text" and tuning.text_weights is None:
+        raise ValueError(
+            "--head-init text needs a CLIP checkpoint of open_clip: pass --text-weights ARCHITECTURE:FILE, or use "
+            "--head-init means."
+        )
 
 
 def uses_gpu(config: TrainConfig) -> bool:

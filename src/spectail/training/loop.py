@@ -22,6 +22,7 @@ from ..data.loader import Loader
 from ..data.manifest import Manifest
 from ..methods.base import Stage
 from ..models.adjustment import Adjustment
+from ..models.tuning import merged, trained_part
 from ..models.weights import read_weights
 from . import checkpoint
 from .build import make_pieces
@@ -265,14 +266,18 @@ class Trainer:
         if self.config.select_on != "last" and (self.progress.best is None or figures["balanced"] > self.progress.best):
             self.progress.best, self.progress.best_epoch = figures["balanced"], epoch
             if self.accelerator.is_main_process:
-                self.folder.save_model(self.stage.current().state_dict(), "best.safetensors")
+                model = self.stage.current()
+                self.folder.save_model(trained_part(model, model.state_dict()), "best.safetensors")
 
     def _finish(self) -> RunResults:
         """Evaluate the selected model and write everything that a run leaves."""
         model = self.stage.current()
         if self.config.select_on != "last":
             self.accelerator.wait_for_everyone()
-            model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
+            best = read_weights(self.config.output / "best.safetensors")
+            model.load_state_dict(model.state_dict() | best if model.base else best)
+        small = trained_part(model, model.state_dict())
+        model = merged(model)
         inference = self.method.inference(model)
         if self.adjustment is not None:
             inference = self.adjustment.on(inference)
@@ -302,6 +307,8 @@ class Trainer:
             results.predictions["paths"] = np.array(names)
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
+            if model.base is not None:
+                self.folder.save_model(small, "tuned.safetensors", {"base": model.base})
             self.folder.save_predictions(results.predictions)
             write_json(self.folder.path / "results.json", results)
         self.accelerator.wait_for_everyone()

@@ -28,7 +28,7 @@ MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "ch
 """Settings that a resumed run may change: they do not change what is computed."""
 
 FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
-         "predictions.npz", "results.json")  # fmt: skip
+         "tuned.safetensors", "predictions.npz", "results.json")  # fmt: skip
 
 VALIDATION = ("overall", "balanced", "head", "medium", "tail", "worst_test", "bottom_10pct", "geometric_mean", "nll")
 
@@ -131,10 +131,12 @@ class RunFolder:
         with whole_file(self.path / "metrics.jsonl") as temporary:
             temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
-    def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
+    def save_model(
+        self, state: dict[str, Tensor], name: str = "model.safetensors", notes: dict[str, str] | None = None
+    ) -> None:
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         with whole_file(self.path / name) as temporary:
-            temporary.write_bytes(as_safetensors(tensors))
+            temporary.write_bytes(as_safetensors(tensors, notes))
 
     def save_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
@@ -182,6 +184,7 @@ def make_results(
         "identity": manifest.identity,
         "model": config.model.model,
         "probe": config.probe,
+        "tune": config.tuning.tune,
         "seed": config.seed,
         "epochs": config.optim.epochs,
         "selection": _selection(config, progress),

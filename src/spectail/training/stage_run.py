@@ -18,6 +18,7 @@ from ..data.loader import Loader
 from ..data.samplers import DeferredSampler, LongTailSampler
 from ..methods.base import MOST_EPOCHS, Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
+from ..models.tuning import trained_part
 from .average import WeightAverage
 from .build import Pieces
 from .car_term import CARTerm
@@ -157,20 +158,27 @@ class StageRun:
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
         scaler = self.accelerator.scaler
-        return {
-            "learner": self.accelerator.unwrap_model(self.learner).state_dict(),
+        learner, average = self.accelerator.unwrap_model(self.learner).state_dict(), self.average
+        base = {} if self.model.base is None else {"base": self.model.base}
+        return base | {
+            "learner": trained_part(self.model, learner, "model."),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": scaler.state_dict() if scaler is not None else None,
             "car": self.car.state_dict() if self.car is not None else None,
-            "average": self.average.state_dict() if self.average is not None else None,
+            "average": trained_part(self.model, average.state_dict(), "module.") if average is not None else None,
             "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
             "generator": self.generator.get_state(),
             "index": self.step.index,
         }
 
     def _restore(self, state: dict[str, Any], learner: Learner, optimizer: torch.optim.Optimizer) -> None:
-        learner.load_state_dict(state["learner"])
+        if state.get("base") != self.model.base:
+            raise ValueError(
+                f"the checkpoint belongs to base weights with the digest {str(state.get('base'))[:12]}, and the "
+                f"backbone has {str(self.model.base)[:12]}. Resume with the weights that the run began with."
+            )
+        learner.load_state_dict(learner.state_dict() | state["learner"] if self.model.base else state["learner"])
         learner.to(self.accelerator.device)
         optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -179,7 +187,8 @@ class StageRun:
         if self.car is not None:
             self.car.load_state_dict(state["car"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
+            whole = self.average.state_dict() if self.model.base else {}
+            self.average.load_state_dict(whole | state["average"])
         for name, loader in self.loaders.items():
             loader.load_state_dict(state["loaders"][name])
         self.generator.set_state(state["generator"])
