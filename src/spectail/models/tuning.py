@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from .._utils.checks import AtLeastOne, BelowOne, Positive
@@ -47,30 +48,35 @@ class TuneConfig:
     """A CLIP checkpoint of open_clip as ARCHITECTURE:FILE, such as ViT-B-16-quickgelu:clip.pt, for --head-init text."""
 
 
-def tune(model: Classifier, config: TuneConfig) -> tuple[int, int]:
+def tune(model: Classifier, config: TuneConfig, size: int) -> tuple[int, int]:
     """Add what the configuration asks for to the backbone, and freeze the rest of it.
 
     ``model.tuned`` then names what moves in the backbone, and ``model.base`` is the digest of what does not.
+
+    Args:
+        model: the whole network; a head of any kind is left alone.
+        config: what to do.
+        size: of its images, in pixels.
 
     Returns:
         The number of parameters that are trained beside the head, and how many the backbone had.
     """
     backbone = model.backbone
-    size = sum(parameter.numel() for parameter in backbone.parameters())
+    total = sum(parameter.numel() for parameter in backbone.parameters())
     if config.tune == "full":
-        return size, size
+        return total, total
     model.base = weights_digest(backbone)
     if config.tune == "head":
         model.tuned = frozenset()
     elif config.tune == "lora":
-        model.tuned = _lora(backbone, config)
+        model.tuned = _lora(backbone, config, size)
     elif config.tune == "adaptformer":
         model.tuned = _adaptformer(backbone, config)
     else:
         found = _biases(backbone) if config.tune == "bias" else _norms(backbone)
         model.tuned = frozenset(_chosen(found, config.tune_targets, backbone))
     model.freeze_backbone(False)
-    return sum(value.numel() for value in backbone.parameters() if value.requires_grad), size
+    return sum(value.numel() for value in backbone.parameters() if value.requires_grad), total
 
 
 def add_lasting(model: Classifier, config: TuneConfig) -> None:
@@ -108,7 +114,7 @@ def trained_part(model: Classifier, state: dict[str, Tensor], prefix: str = "") 
     }
 
 
-def _lora(backbone: nn.Module, config: TuneConfig) -> frozenset[str]:
+def _lora(backbone: nn.Module, config: TuneConfig, size: int) -> frozenset[str]:
     try:
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - slow to import
     except ImportError:
@@ -116,7 +122,7 @@ def _lora(backbone: nn.Module, config: TuneConfig) -> frozenset[str]:
 
     if config.tune_scale == "learned":
         raise ValueError("--tune-scale learned belongs to --tune adaptformer; give LoRA a number.")
-    layers = [name for name, module in backbone.named_modules() if _takes_lora(module)]
+    layers = _called(backbone, {name: one for name, one in backbone.named_modules() if _takes_lora(one)}, size)
     attention = [name for name in layers if _has_word(name, "attn")]
     targets = _chosen(layers, config.tune_targets, backbone) if config.tune_targets else attention or layers
     if not targets:
@@ -127,6 +133,20 @@ def _lora(backbone: nn.Module, config: TuneConfig) -> frozenset[str]:
     before = set(backbone.parameters())
     inject_adapter_in_model(settings, backbone)
     return _new(backbone, before)
+
+
+@torch.no_grad()
+def _called(backbone: nn.Module, layers: dict[str, nn.Module], size: int) -> list[str]:
+    """Those that the network calls. Some of timm's read the weight of a layer and multiply by it themselves, as the
+    attention of BEiT, EVA and Swin V2 does: what is added to such a layer would never run."""
+    seen: set[nn.Module] = set()
+    hooks = [layer.register_forward_pre_hook(lambda module, _: seen.add(module)) for layer in layers.values()]
+    was_training, device = backbone.training, next(backbone.parameters()).device
+    backbone.eval()(torch.zeros(1, 3, size, size, device=device))
+    backbone.train(was_training)
+    for hook in hooks:
+        hook.remove()
+    return [name for name, layer in layers.items() if layer in seen]
 
 
 def _takes_lora(module: nn.Module) -> bool:

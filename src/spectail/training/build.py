@@ -115,9 +115,9 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     if report is not None:
         reporter.start(str(report))
     splits, backbone = data.splits, None
-    if not config.probe:
+    if not config.probe and transforms is not None:
         start_head(config, model, data, transforms, accelerator, reporter)
-        _tune(config, model, reporter)
+        _tune(config, model, transforms.size, reporter)
     if config.probe:
         backbone = model.backbone.requires_grad_(False)
         inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
@@ -132,13 +132,14 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
 
 
-def _tune(config: TrainConfig, model: Classifier, reporter: Reporter) -> None:
+def _tune(config: TrainConfig, model: Classifier, size: int, reporter: Reporter) -> None:
     how = config.tuning.tune
     if how == "full":
         return
-    tuned, size = tune(model, config.tuning)
-    torch.manual_seed(config.seed)
-    reporter.start(f"--tune {how}: {tuned:,} of {size:,} parameters of the backbone ({tuned / size:.2%}), and the head")
+    tuned, total = tune(model, config.tuning, size)
+    torch.manual_seed(config.seed)  # as many draws as without it
+    trained = f"{tuned:,} of {total:,} parameters of the backbone ({100 * tuned / total:.2f} %), and the head"
+    reporter.start(f"--tune {how} trains {trained}")
     if not (config.model.pretrained or config.model.init is not None):
         reporter.start(f"note: --tune {how} leaves most of the backbone at random weights; give some with --init.")
 

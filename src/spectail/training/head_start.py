@@ -40,7 +40,7 @@ def start_head(
     config: TrainConfig,
     model: Classifier,
     data: Data,
-    preset: Preset | None,
+    preset: Preset,
     accelerator: Accelerator,
     reporter: Reporter,
 ) -> None:
@@ -53,7 +53,6 @@ def start_head(
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or len(weight) != len(data.counts):
         raise ValueError(f"--head-init {how}: the head of {config.method} has no vector for each class; use random.")
-    assert preset is not None
     options: dict[str, Any] = {"workers": config.workers, "track": reporter.track, "only": ("train",)}
     train = feature_sets(_features(model), data, preset, accelerator, **options)["train"]
     if how == "means":
