@@ -21,7 +21,8 @@ from ..counts import ClassCounts
 from ..data.datasets import Data, load
 from ..data.feature_set import FeatureSet
 from ..data.samples import Samples
-from ..data.transforms import Preset, preset
+from ..data.transforms import Preset, preset, with_margin
+from ..losses.base import LabelLoss
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model, feature_width
@@ -51,6 +52,8 @@ class Pieces:
     """What training and evaluation read: images, or features in probe mode."""
     backbone: nn.Module | None
     """In probe mode the frozen backbone with the transform of its features, which the model then lacks."""
+    crops: int = 1
+    """Of each test image."""
 
     def whole_model(self, model: Classifier) -> Classifier:
         """The model that takes images, in probe mode too."""
@@ -58,6 +61,11 @@ class Pieces:
 
     def inputs(self) -> Preset | None:
         return None if self.backbone is not None else self.preset
+
+    def test_inputs(self) -> Preset | None:
+        """As :meth:`inputs`, for the evaluation."""
+        inputs = self.inputs()
+        return with_margin(inputs) if inputs is not None and self.crops > 1 else inputs
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
@@ -129,7 +137,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
         model.backbone = fit_to_device(model.backbone, config.hardware, method, accelerator.device)
     if config.watch_test:
         splits["watched"] = splits["test"].subset(evenly(len(data.test), config.watch_test))
-    return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+    return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone, config.test_crops)
 
 
 def _tune(config: TrainConfig, model: Classifier, size: int, reporter: Reporter) -> None:
@@ -150,7 +158,14 @@ def evenly(length: int, share: float) -> NDArray[np.int64]:
 
 
 def make_method(config: TrainConfig, counts: ClassCounts) -> Method:
-    return find_method(config.method).load()(counts, config.options, epochs=config.optim.epochs)
+    method = find_method(config.method).load()(counts, config.options, epochs=config.optim.epochs)
+    if config.optim.label_smoothing:
+        losses = [module for module in method.modules() if isinstance(module, LabelLoss)]
+        if not losses:
+            raise ValueError(f"--label-smoothing: the loss of {config.method} does not come from labels; leave it out.")
+        for loss in losses:
+            loss.smoothing = config.optim.label_smoothing
+    return method
 
 
 def make_model(
@@ -190,8 +205,18 @@ def head_kind(config: TrainConfig, method: Method) -> str:
     return asked or needed or method.usual_head
 
 
-def make_preset(config: TrainConfig, usual: str) -> Preset:
-    """The transform, ``usual`` unless the run names one. With a checkpoint its own normalisation is used."""
+def make_preset(config: TrainConfig, usual: str, *, testing: bool = False) -> Preset:
+    """The transform, ``usual`` unless the run names one. With a checkpoint its own normalisation is used.
+
+    ``testing`` gives test images the size that several crops are cut from, where the run asks for them.
+    """
     has_weights = config.model.pretrained or config.model.init is not None
     declared = config.model.model not in MODELS and has_weights and config.normalization == "model"
-    return preset(config.transform or usual, size=config.model.img_size, model=config.model.model if declared else None)
+    made = preset(
+        config.transform or usual,
+        size=config.model.img_size,
+        model=config.model.model if declared else None,
+        randaugment=config.rand_augment,
+        erasing=config.random_erasing,
+    )
+    return with_margin(made) if testing and config.test_crops > 1 else made

@@ -38,7 +38,7 @@ from .settle import settled
 from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun
-from .trained import Flipped
+from .trained import tested
 from .watch import Watch
 
 
@@ -225,7 +225,7 @@ class Trainer:
         self.progress.steps += 1
         self.progress.phases[run.phase] = self.progress.phases.get(run.phase, 0) + 1
         self.method.after_step(run.model, step)
-        if run.average is not None:
+        if run.average is not None and step.index > run.averages_from:
             run.average.update(run.model)
 
     def _end_epoch(self, epoch: int, speed: float) -> None:
@@ -381,9 +381,9 @@ class Trainer:
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
         return evaluate(
-            (Flipped(model) if self.config.flip_test else model).to(self.accelerator.device),
+            tested(model, self.config, self.pieces.preset).to(self.accelerator.device),
             self.pieces.splits[split],
-            self.pieces.inputs(),
+            self.pieces.test_inputs(),
             self.counts,
             self.accelerator,
             convention=self.config.data.groups,

@@ -37,7 +37,8 @@ class Recipe:
 
 SGD = {"optimizer": "sgd", "momentum": 0.9, "nesterov": False, "milestones": [0.8, 0.9], "decay_factor": 0.01,
        "warmup_epochs": 0.0, "warmup_start": 0.0, "min_lr": 0.0, "clip": 0.0, "accumulation": 1,
-       "ema": 0.0, "decay_all": False}  # fmt: skip
+       "ema": 0.0, "decay_all": False, "swa": 0.0, "layer_decay": 1.0, "label_smoothing": 0.0, "mixup": 0.0,
+       "cutmix": 0.0}  # fmt: skip
 R200 = SGD | {"epochs": 200, "batch_size": 128, "lr": 0.1, "weight_decay": 2e-4, "schedule": "step",
               "warmup_epochs": 5.0}  # fmt: skip
 I90 = SGD | {"epochs": 90, "batch_size": 512, "lr": 0.2, "weight_decay": 5e-4, "schedule": "cosine"}

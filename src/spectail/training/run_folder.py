@@ -178,7 +178,7 @@ def make_results(
         "phases": progress.phases,
         "stage1": str(config.stage1) if config.stage1 is not None else None,
         "adjustment": adjustment.facts() if adjustment is not None else None,
-        "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
+        "disclosures": disclosures | _at_test(config),
         "dataset": manifest.dataset,
         "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),
         "identity": manifest.identity,
@@ -196,6 +196,11 @@ def make_results(
         "val": {key: val[key] for key in VALIDATION} if val is not None else None,
         "seconds": round(progress.seconds, 2),
     }
+
+
+def _at_test(config: TrainConfig) -> dict[str, str]:
+    flip = {"flip_test": "logits averaged over mirror images"} if config.flip_test else {}
+    return flip | ({"test_crops": f"logits averaged over {config.test_crops} crops"} if config.test_crops > 1 else {})
 
 
 def _car(config: TrainConfig) -> dict[str, Any] | None:
