@@ -20,8 +20,8 @@ from ..models.build import NO_MODEL, ModelConfig
 from ..models.tuning import TuneConfig
 from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
 from ..training.config_io import from_dict, preset, read_yaml
-from ..training.recipe_table import Recipe
-from ..training.recipes import find_recipe
+from ..training.recipe_table import NAMED, Recipe
+from ..training.recipes import OWN, USUAL_LOSS, find_recipe
 from ..training.settle import settled
 from .arguments import Flag, about, flags_of, names_of, parse_known, print_page, unknown_flag
 
@@ -63,8 +63,9 @@ class Sources:
     """Start from the settings of demo, scratch, finetune, finetune-script or probe."""
     config: Path | None = None
     """Settings from a YAML file, such as config.yaml of a run. They replace those of the preset."""
-    recipe: bool = False
-    """Settings that the method was published with on this data set. See `spectail list recipes`."""
+    recipe: str | None = None
+    """Settings that the method was published with on this data set, or those of a name that follows, such as lift. See
+    `spectail list recipes`."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +155,15 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     """The configuration that the flags describe, and what to print. ``--help`` shows a page and ends the program."""
     if arguments and not arguments[0].startswith("-"):
         arguments = _with_data(arguments, 0)
+    arguments = _with_recipe(arguments)
     first, _ = parse_known(First, PROG, arguments)
     base = preset(first.sources.preset, first.dataset) if first.sources.preset is not None else TrainConfig()
     if first.sources.config is not None:
         base = read_yaml(first.sources.config, base)
-    base = from_dict({"method": base.method if first.method is None else first.method}, base)
-    recipe = find_recipe(base.method, first.dataset or base.data.dataset) if first.sources.recipe else None
+    asked_recipe = first.sources.recipe
+    usual = base.method if asked_recipe is None else USUAL_LOSS.get(asked_recipe, base.method)
+    base = from_dict({"method": usual if first.method is None else first.method}, base)
+    recipe = find_recipe(base.method, first.dataset or base.data.dataset, asked_recipe) if asked_recipe else None
     if recipe is not None:
         base = from_dict(recipe.settings(), base)
     given, others = parse_known(CARFlags, PROG, arguments, CARFlags())
@@ -184,6 +188,20 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     config = settled(config)
     asked = first.output is not None or base.output != TrainConfig.output
     return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
+
+
+def _with_recipe(arguments: list[str]) -> list[str]:
+    """``--recipe`` may stand alone, for the method's own, or before a name; --no-recipe takes it back."""
+    arguments = list(arguments)
+    for place, word in enumerate(arguments):
+        if word == "--recipe":
+            named = arguments[place + 1 : place + 2]
+            arguments[place] = f"--recipe={named[0] if named and named[0] in (*NAMED, OWN) else OWN}"
+            if arguments[place] != f"--recipe={OWN}" or named == [OWN]:
+                arguments[place + 1] = ""
+        elif word == "--no-recipe":
+            arguments[place] = "--recipe=None"
+    return [word for word in arguments if word]
 
 
 def _with_data(arguments: list[str], place: int) -> list[str]:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._utils.errors import first_line
+
 PROMPT = "a photo of a {}."
 INSTEAD = "or use --head-init means."
 
@@ -23,15 +25,10 @@ def class_texts(names: Sequence[str], weights: str, width: int) -> Tensor:
 
     Args:
         names: of the classes.
-        weights: ``ARCHITECTURE:FILE`` of open_clip.
+        weights: ``ARCHITECTURE:FILE`` or ``ARCHITECTURE:TAG`` of open_clip.
         width: numbers in a feature.
     """
-    architecture, _, file = weights.partition(":")
-    if not file or not Path(file).expanduser().is_file():
-        raise ValueError(
-            f"--text-weights {weights}: expected ARCHITECTURE:FILE with a checkpoint of open_clip that exists; pass "
-            f"such a file, {INSTEAD}"
-        )
+    architecture, _, source = weights.partition(":")
     if all(name.strip().isdigit() for name in names):
         raise ValueError(
             f"--head-init text needs names of the classes, and they are numbers such as {names[0]!r}. Name them, "
@@ -46,7 +43,15 @@ def class_texts(names: Sequence[str], weights: str, width: int) -> Tensor:
 
     if architecture not in open_clip.list_models():
         raise ValueError(f"--text-weights {weights}: open_clip has no architecture {architecture!r}.")
-    clip: Any = open_clip.create_model(architecture, pretrained=str(Path(file).expanduser())).eval()
+    path = Path(source).expanduser()
+    if not path.is_file() and source not in open_clip.list_pretrained_tags_by_model(architecture):
+        raise ValueError(f"--text-weights {weights}: there is no file {source!r}. Give ARCHITECTURE:FILE, {INSTEAD}")
+    try:
+        clip: Any = open_clip.create_model(architecture, pretrained=str(path) if path.is_file() else source).eval()
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"--text-weights {weights}: the checkpoint could not be loaded ({first_line(error)}). Give a file, {INSTEAD}"
+        ) from None
     tokens = open_clip.get_tokenizer(architecture)([PROMPT.format(name.replace("_", " ")) for name in names])
     texts: Tensor = F.normalize(clip.encode_text(tokens).float(), dim=1)
     if texts.shape[1] == width:

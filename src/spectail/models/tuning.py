@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,8 +27,9 @@ class TuneConfig:
     tune: Literal["full", "head", "lora", "bias", "norm", "adaptformer"] = "full"
     """Part of the backbone that is trained along with the head: all of it (full), nothing (head), low-rank updates of
     its layers (lora), its biases, its norms, or a narrow branch beside each MLP of a transformer (adaptformer)."""
-    tune_rank: AtLeastOne | None = None
-    """Rank of LoRA, or width of AdaptFormer. By default 8 and 64."""
+    tune_rank: AtLeastOne | Literal["classes"] | None = None
+    """Rank of LoRA, or width of AdaptFormer; classes is the largest power of two up to half the classes for each block,
+    as in LIFT. By default 8 and 64."""
     tune_scale: Positive | Literal["learned"] | None = None
     """Factor of what LoRA or AdaptFormer adds; learned trains one for each block (AdaptFormer). By default 1 and
     0.1."""
@@ -45,7 +47,8 @@ class TuneConfig:
     """Factor of a cosine head, and of a linear one that starts at means or text. By default 30, or that of the
     method."""
     text_weights: str | None = None
-    """A CLIP checkpoint of open_clip as ARCHITECTURE:FILE, such as ViT-B-16-quickgelu:clip.pt, for --head-init text."""
+    """A CLIP checkpoint of open_clip for --head-init text, as ARCHITECTURE:FILE or ARCHITECTURE:TAG, such as
+    ViT-B-16-quickgelu:openai. By default none."""
 
 
 def tune(model: Classifier, config: TuneConfig, size: int) -> tuple[int, int]:
@@ -69,9 +72,9 @@ def tune(model: Classifier, config: TuneConfig, size: int) -> tuple[int, int]:
     if config.tune == "head":
         model.tuned = frozenset()
     elif config.tune == "lora":
-        model.tuned = _lora(backbone, config, size)
+        model.tuned = _lora(model, config, size)
     elif config.tune == "adaptformer":
-        model.tuned = _adaptformer(backbone, config)
+        model.tuned = _adaptformer(model, config)
     else:
         found = _biases(backbone) if config.tune == "bias" else _norms(backbone)
         model.tuned = frozenset(_chosen(found, config.tune_targets, backbone))
@@ -82,7 +85,7 @@ def tune(model: Classifier, config: TuneConfig, size: int) -> tuple[int, int]:
 def add_lasting(model: Classifier, config: TuneConfig) -> None:
     """What is still in the network after :func:`merged`, for weights that were saved then."""
     if config.tune == "adaptformer":
-        _adaptformer(model.backbone, config)
+        _adaptformer(model, config)
 
 
 def merged(model: Classifier) -> Classifier:
@@ -114,7 +117,7 @@ def trained_part(model: Classifier, state: dict[str, Tensor], prefix: str = "") 
     }
 
 
-def _lora(backbone: nn.Module, config: TuneConfig, size: int) -> frozenset[str]:
+def _lora(model: Classifier, config: TuneConfig, size: int) -> frozenset[str]:
     try:
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - slow to import
     except ImportError:
@@ -122,12 +125,13 @@ def _lora(backbone: nn.Module, config: TuneConfig, size: int) -> frozenset[str]:
 
     if config.tune_scale == "learned":
         raise ValueError("--tune-scale learned belongs to --tune adaptformer; give LoRA a number.")
+    backbone = model.backbone
     layers = _called(backbone, {name: one for name, one in backbone.named_modules() if _takes_lora(one)}, size)
     attention = [name for name in layers if _has_word(name, "attn")]
     targets = _chosen(layers, config.tune_targets, backbone) if config.tune_targets else attention or layers
     if not targets:
         raise ValueError(f"--tune lora: a {type(backbone).__name__} has no layer that it could be put on.")
-    rank = config.tune_rank or RANK
+    rank = _rank(config, model) or RANK
     alpha = rank * (config.tune_scale or SCALE)
     settings = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=config.tune_dropout, target_modules=targets)
     before = set(backbone.parameters())
@@ -156,7 +160,18 @@ def _takes_lora(module: nn.Module) -> bool:
     return type(module) is nn.Linear
 
 
-def _adaptformer(backbone: nn.Module, config: TuneConfig) -> frozenset[str]:
+def _rank(config: TuneConfig, model: Classifier) -> int | None:
+    if config.tune_rank != "classes":
+        return config.tune_rank
+    weight = getattr(model.head, "weight", None)
+    found = adaptformer.blocks(model.backbone)
+    if not isinstance(weight, Tensor) or not found:
+        raise ValueError("--tune-rank classes is for transformers with one class vector for each class; give a number.")
+    return int(2 ** max(0, math.floor(math.log2(len(weight) / (2 * len(found))))))
+
+
+def _adaptformer(model: Classifier, config: TuneConfig) -> frozenset[str]:
+    backbone = model.backbone
     found = adaptformer.blocks(backbone)
     if not found:
         raise ValueError(
@@ -164,11 +179,9 @@ def _adaptformer(backbone: nn.Module, config: TuneConfig) -> frozenset[str]:
             "Use --tune lora."
         )
     before = set(backbone.parameters())
-    scale = config.tune_scale or adaptformer.SCALE
+    width, scale = _rank(config, model) or adaptformer.WIDTH, config.tune_scale or adaptformer.SCALE
     for name in _chosen(found, config.tune_targets, backbone):
-        adaptformer.adapt(
-            found[name], config.tune_rank or adaptformer.WIDTH, scale, config.tune_dropout, config.tune_norm
-        )
+        adaptformer.adapt(found[name], width, scale, config.tune_dropout, config.tune_norm)
     return _new(backbone, before)
 
 

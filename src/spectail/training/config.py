@@ -284,8 +284,8 @@ def _check_tuning(config: TrainConfig) -> None:
         )
     if tuning.head_init == "text" and tuning.text_weights is None:
         raise ValueError(
-            "--head-init text needs a CLIP checkpoint of open_clip: pass --text-weights ARCHITECTURE:FILE, or use "
-            "--head-init means."
+            "--head-init text needs a CLIP checkpoint of open_clip: pass --text-weights ARCHITECTURE:FILE, or "
+            "use --head-init means."
         )
 
 
