@@ -274,7 +274,7 @@ class RandomErasing:
         from timm.data.random_erasing import RandomErasing as Erasing  # noqa: PLC0415
 
         self.probability = probability
-        self.erase: Any = Erasing(probability, mode="pixel", device="cpu")
+        self.erase: Any = Erasing(probability, mode="pixel", device="cpu")  # type: ignore[no-untyped-call]
 
     def __call__(self, image: Tensor) -> Tensor:
         erased: Tensor = self.erase(image.clone())

@@ -84,11 +84,12 @@ class Residual(nn.Module):
 
 def blocks(backbone: nn.Module) -> dict[str, nn.Module]:
     """Blocks of a transformer by name: what has a layer norm ``norm2`` before an ``mlp``."""
-    return {
-        name: module
-        for name, module in backbone.named_modules()
-        if isinstance(getattr(module, "norm2", None), nn.LayerNorm) and isinstance(getattr(module, "mlp", None), nn.Module)
-    }
+
+    def is_block(module: nn.Module) -> bool:
+        norm, mlp = getattr(module, "norm2", None), getattr(module, "mlp", None)
+        return isinstance(norm, nn.LayerNorm) and isinstance(mlp, nn.Module)
+
+    return {name: module for name, module in backbone.named_modules() if is_block(module)}
 
 
 def adapt(block: nn.Module, width: int, scale: float | Literal["learned"], dropout: float, own_norm: bool) -> AdaptMLP:

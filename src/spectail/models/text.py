@@ -35,7 +35,7 @@ def class_texts(names: Sequence[str], weights: str, width: int) -> Tensor:
             f"{INSTEAD}"
         )
     try:
-        import open_clip  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415 - optional
+        import open_clip  # noqa: PLC0415 - optional
     except ImportError:
         raise ValueError(
             f"--head-init text needs the package open_clip_torch: pip install open_clip_torch, {INSTEAD}"
@@ -50,7 +50,7 @@ def class_texts(names: Sequence[str], weights: str, width: int) -> Tensor:
         clip: Any = open_clip.create_model(architecture, pretrained=str(path) if path.is_file() else source).eval()
     except (OSError, RuntimeError) as error:
         raise ValueError(
-            f"--text-weights {weights}: the checkpoint could not be loaded ({first_line(error)}). Give a file, {INSTEAD}"
+            f"--text-weights {weights} could not be loaded ({first_line(error)}). Give a file, {INSTEAD}"
         ) from None
     tokens = open_clip.get_tokenizer(architecture)([PROMPT.format(name.replace("_", " ")) for name in names])
     texts: Tensor = F.normalize(clip.encode_text(tokens).float(), dim=1)

@@ -69,8 +69,8 @@ class OptimConfig:
     mixup: NotNegative = 0.0
     """Mix images in pairs, with a share drawn from Beta(a, a) for this value a; 0 does not."""
     cutmix: NotNegative = 0.0
-    """Paste patches between images in pairs, with a share drawn as for --mixup; 0 does not. With both, each batch has one
-    of them."""
+    """Paste patches between images in pairs, with a share drawn as for --mixup; 0 does not. With both, each batch has
+    one of them."""
 
 
 @dataclass(frozen=True)

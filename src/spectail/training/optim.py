@@ -33,8 +33,8 @@ def make_optimizer(
         spared |= {id(parameter) for parameter in trainable if parameter.ndim <= 1}
     decayed = [parameter for parameter in trainable if id(parameter) not in spared]
     rest = [parameter for parameter in trainable if id(parameter) in spared]
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    parts = ((decayed, optim.weight_decay), (rest, 0.0))
+    groups: list[dict[str, Any]] = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
     if scales:
         groups = _scaled(groups, optim.lr, scales)
     if optim.optimizer == "sgd":
@@ -60,7 +60,8 @@ def layer_scales(backbone: nn.Module, decay: float) -> dict[nn.Parameter, float]
     matcher = getattr(backbone, "group_matcher", None)
     if matcher is None:
         raise ValueError(
-            f"--layer-decay needs a model of timm, which knows the order of its layers; got a {type(backbone).__name__}."
+            "--layer-decay needs a model of timm, which knows the order of its layers; got a "
+            f"{type(backbone).__name__}."
         )
     from timm.models import group_parameters  # noqa: PLC0415 - slow to import, and seldom needed
 

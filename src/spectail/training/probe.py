@@ -61,8 +61,8 @@ def feature_sets(
     track: Track = silent,
     only: Sequence[str] | None = None,
 ) -> dict[str, FeatureSet]:
-    """Features of every split, or of those that are named, under the test transform. Each rank computes its share and reads the others' from the
-    cache; where they have no cache in common, all compute everything."""
+    """Features of every split, or of those that are named, under the test transform. Each rank computes its share and
+    reads the others' from the cache; where they have no cache in common, all compute everything."""
     made_by = f"{weights_digest(backbone)}{preset.describe()}{accelerator.mixed_precision}"
     found: dict[str, FeatureSet] = {}
     for name, split in data.splits.items():
