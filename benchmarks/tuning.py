@@ -6,9 +6,9 @@ is made to the end of its second AdamW step, as torch's profiler sees them alloc
 
     python benchmarks/tuning.py               ViT-S at 224 pixels, batch 8 (about 5 minutes)
 
-``on one GPU`` is an estimate. Memory: 4 bytes for a weight, 12 more for one that is trained (gradient and Adam), and
-the rest of the peak measured here, which is activations, for a larger batch and halved by bf16. Time: what
-spectail.experiments.devices says of a full step, times the ratio measured here.
+``on one GPU`` is an estimate. Memory: 4 bytes for a weight, 8 more for one that is trained (Adam; gradients come as
+activations go), and the rest of the peak measured here, which is activations, for a larger batch and halved by bf16.
+Time: what spectail.experiments.devices says of a full step, times the ratio measured here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(model: str, size: int, batch: int, turns: int) -> dict[str, Any]:
     for name, run in runs.items():
         ratio = statistics.median(turn[name] / turn["full"] for turn in times)
         trained = sum(value.numel() for value in run.model.parameters() if value.requires_grad)
-        static = 4 * size_of(run.model) + 12 * trained
+        static = 4 * size_of(run.model) + 8 * trained
         memory = static + (peaks[name] - static) / batch * GPU_BATCH / 2
         found[name] = {
             "trained of the backbone": run.tuned,
@@ -99,7 +99,7 @@ def measure(model: str, size: int, batch: int, turns: int) -> dict[str, Any]:
             "step against full": round(ratio, 3),
             "peak MB": round(peaks[name] / 2**20),
             "peak against full": round(peaks[name] / peaks["full"], 3),
-            "on one GPU": {"GB": round(memory / 2**30, 1), "seconds per step": round(seconds * ratio, 3)},
+            "on one GPU": {"GB": round(memory / 2**30, 1), "ms per step": round(1000 * seconds * ratio)},
         }
     how = {"model": model, "size": size, "batch": batch, "turns": turns, "GPU": GPU, "batch there": GPU_BATCH}
     return how | {"choices": found}
