@@ -34,7 +34,7 @@ TITLES = {
     "sources": "Method, and where settings come from",
     "data": "Data",
     "model": "Model",
-    "tuning": "Fine-tuning",
+    "tuning": "Model",
     "optim": "Optimisation",
     "hardware": "Device",
     "options": "Options of {method}",
@@ -64,8 +64,7 @@ class Sources:
     config: Path | None = None
     """Settings from a YAML file, such as config.yaml of a run. They replace those of the preset."""
     recipe: str | None = None
-    """Settings that the method was published with on this data set, or those of a name that follows, such as lift. See
-    `spectail list recipes`."""
+    """Settings that the method was published with on this data set, or those of LIFT (--recipe lift)."""
 
 
 @dataclass(frozen=True)

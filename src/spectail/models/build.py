@@ -42,8 +42,7 @@ class ModelConfig:
     head: Literal["linear", "cosine"] | None = None
     """Kind of classifier. By default the one that the method needs, or linear."""
     init: Path | None = None
-    """Start from the weights in a .safetensors or .pth file or in the folder of a run; the head is new. By default
-    they are random."""
+    """Start from weights in a .safetensors or .pth file or in the folder of a run. By default they are random."""
 
 
 def _resnet34(options: dict[str, Any]) -> nn.Module:

@@ -25,8 +25,7 @@ class TuneConfig:
     """Which part of the network is trained, and where its head starts."""
 
     tune: Literal["full", "head", "lora", "bias", "norm", "adaptformer"] = "full"
-    """Part of the backbone that is trained along with the head: all of it (full), nothing (head), low-rank updates of
-    its layers (lora), its biases, its norms, or a narrow branch beside each MLP of a transformer (adaptformer)."""
+    """Part of the network that is trained."""
     tune_rank: AtLeastOne | Literal["classes"] | None = None
     """Rank of LoRA, or width of AdaptFormer; classes is the largest power of two up to half the classes for each block,
     as in LIFT. By default 8 and 64."""

@@ -62,4 +62,5 @@ def _mean(averages: list[Tensor], values: list[Tensor], count: int) -> None:
 
 
 def _values(module: nn.Module) -> chain[Tensor]:
-    return chain(module.parameters(), module.buffers())
+    """What may move."""
+    return chain((value for value in module.parameters() if value.requires_grad), module.buffers())
