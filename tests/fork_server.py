@@ -23,6 +23,7 @@ LIBRARIES = (
     *("torch.distributed.run", "torch._dynamo", "accelerate", "timm", "torchvision", "tyro", "typeguard", "webbrowser"),
     *("safetensors.torch", "matplotlib.backends.backend_agg", "PIL.JpegImagePlugin", "pytest", "sklearn.metrics"),
     *("torch._functorch.aot_autograd", "torch._inductor.pattern_matcher"),  # what a first compilation imports
+    "peft",
 )
 LEFT_OUT = ("spectail.__main__", "spectail.integrations", "spectail.testing")  # what does something, or needs more
 CLIENT = """#!{python} -IS

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from spectail.testing import check_backbone, check_trains, settings  # isort: sk
 from spectail.training.loop import train
 
 HERE = "test_conformance"
+TUNED = [check for check in CHECKS if check.__name__ not in ("check_extreme_logits", "check_compiled")]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,15 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_method(method, check, trained, monkeypatch, tmp_path):
     monkeypatch.setattr("spectail.testing.checks.train", trained)
+    check(method, tmp_path)
+
+
+@pytest.mark.parametrize("check", TUNED, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("method", METHODS)
+def test_method_with_lora(method, check, trained, monkeypatch, tmp_path):
+    monkeypatch.setattr("spectail.testing.checks.train", trained)
+    for module in ("checks", "hardware"):
+        monkeypatch.setattr(f"spectail.testing.{module}.settings", partial(settings, tuning={"tune": "lora"}))
     check(method, tmp_path)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from spectail.methods import base
 from spectail.methods.registry import METHODS, Entry
 from spectail.models.build import MODELS
+from spectail.models.small import SmallViT
 from spectail.training.config_io import from_dict
 from spectail.training.reporter import Reporter
 
@@ -47,6 +48,7 @@ class TinyNorm(Tiny):
 TINY = {
     "tiny": ("pooled pixels", lambda options: Tiny()),
     "tiny-dropout": ("with dropout", lambda options: Tiny(0.5)),
+    "tiny-vit": ("two blocks", lambda options: SmallViT(32, 16, width=12, depth=2, heads=2)),
     "tiny-norm": ("with batch norm", lambda options: TinyNorm()),
 }
 

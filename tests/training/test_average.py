@@ -27,6 +27,19 @@ def assert_equal(one, two):
         assert torch.equal(one[name], two[name]), name
 
 
+def test_a_mean_is_that_of_torch():
+    device, average, expected = torch.device("cpu"), None, None
+    for model in moving(4):
+        average = average or WeightAverage(model, device, None)
+        expected = expected or AveragedModel(model, device, use_buffers=True)
+        assert average.begun == (average.n_averaged > 0)
+        average.update(model)
+        expected.update_parameters(model)
+    for name, value in expected.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(average.state_dict()[name], value, msg=name)
+
+
 def test_it_is_that_of_torch_and_can_be_resumed():
     device, expected, average = torch.device("cpu"), None, None
     for step, model in enumerate(moving(6)):

@@ -23,6 +23,7 @@ RUNS = {
     "accumulation": {"optim__accumulation": 2, "optim__batch_size": 32},
     "decoupled": {"method": "decoupled", "car__enabled": True},
     "probe": {"probe": True, "method": "car"},
+    "lora": {"tuning__tune": "lora", "tuning__head_init": "random", "method": "car"},
 }
 # Transformed one by one: the draws for a batch in memory follow from its size.
 SGD = {"optim__optimizer": "sgd", "optim__lr": 0.1, "transform": "cifar-strong"}

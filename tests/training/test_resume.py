@@ -35,6 +35,11 @@ CASES = {
     "probe": {"probe": True, "method": "car", "model__model": "tiny-norm"},
     "val": {"select_on": "val", "data__val_fraction": 0.25, "optim__epochs": 3, "eval_every": 2},
     "decoupled": {"method": "decoupled", "car__enabled": True, "model__model": "tiny-norm", "optim__epochs": 1},
+    "lora": {"tuning__tune": "lora", "optim__ema": 0.8, "method": "car"},
+    "lora-val": {"tuning__tune": "lora", "select_on": "val", "data__val_fraction": 0.25, "optim__mixup": 1.0},
+    "norm": {"tuning__tune": "norm", "model__model": "tiny-norm", "optim__swa": 0.6, "optim__cutmix": 1.0},
+    "adaptformer": {"tuning__tune": "adaptformer", "model__model": "tiny-vit", "tuning__tune_norm": True},
+    "erasing": {"random_erasing": 0.5, "rand_augment": "rand-m9-n2-mstd0.5", "test_crops": 5, "eval_train": False},
     "logs": {"method": "car", "log_gradient": True, "log_cm_gap": True},
 }
 

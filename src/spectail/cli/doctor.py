@@ -29,7 +29,7 @@ HANDLED = (
     "declares them and does without."
 )
 EXTRAS = {"train": "training, commands", "report": "report page", "sklearn": "scikit-learn",
-          "cluster": "several machines", "integrations": "integrations", "docs": "documentation",
+          "peft": "fine-tuning", "cluster": "several machines", "integrations": "integrations", "docs": "documentation",
           "dev": "development"}  # fmt: skip
 
 

@@ -42,7 +42,8 @@ def run(arguments: list[str]) -> None:
     trained = load_trained(options.run, options.post_hoc, options.tau, options.adjust)
     preset = trained.preset
     model = trained.model if preset is None else Normalised(trained.model, preset).eval()
-    shape = (trained.width,) if preset is None else (3, preset.size, preset.size)
+    side = None if preset is None else preset.test_size or preset.size
+    shape = (trained.width,) if side is None else (3, side, side)
     example = torch.rand(2, *shape)
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
@@ -61,7 +62,7 @@ def run(arguments: list[str]) -> None:
             assert onnx is not None
             onnx.save(str(temporary))
     classes = trained.manifest.classes
-    takes = {"width": trained.width} if preset is None else {"size": preset.size}
+    takes = {"width": trained.width} if preset is None else {"size": side}
     inputs = "features" if preset is None else "RGB in [0, 1]"
     write_json(path.with_suffix(".json"), {**takes, "classes": classes, "input": inputs, "output": "logits"})
     make_console().print(f"{path}: {len(classes)} classes, {json.dumps([None, *shape])} to logits", soft_wrap=True)

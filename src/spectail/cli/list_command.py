@@ -67,18 +67,19 @@ def models() -> Table:
 
 def recipes() -> Table:
     from ..methods.registry import find_method  # noqa: PLC0415
-    from ..training.recipe_table import RECIPES  # noqa: PLC0415
+    from ..training.recipe_table import NAMED, RECIPES  # noqa: PLC0415
 
     table = Table("data set", "method", "variant", "published", "source", "optimisation", "other than by default")
-    for dataset, entries in RECIPES.items():
+    for dataset, entries in {**RECIPES, "any": NAMED}.items():
         for method, recipe in entries.items():
             o = recipe.optim
             how = f"{o['epochs']} epochs of {o['batch_size']}, lr {o['lr']:g} {o['schedule']}, "
             how += f"decay {o['weight_decay']:g}" + ", Nesterov" * o["nesterov"]
-            usual = find_method(method).load().options
+            usual = find_method(method).load().options if method not in NAMED else None
             options = {name: value for name, value in recipe.options.items() if getattr(usual, name) != value}
-            options |= {name: value for name, value in recipe.rest.items() if name != "model"}
-            options |= recipe.rest.get("model", {})
+            options |= {name: value for name, value in recipe.rest.items() if not isinstance(value, dict)}
+            for group in recipe.rest.values():
+                options |= group if isinstance(group, dict) else {}
             said = ", ".join(f"{name} {_short(value)}" for name, value in options.items())
             table.add_row(dataset, method, recipe.variant, recipe.published, recipe.source, how, said)
     return table

@@ -19,10 +19,11 @@ from ..methods.deferred import LossOptions
 from ..methods.registry import METHODS, find_method, trust
 from ..methods.two_stage import scaled
 from ..models.build import NO_MODEL, ModelConfig
+from ..models.tuning import TuneConfig
 from ..training.config import CARConfig, HardwareConfig, OptimConfig, TrainConfig
 from ..training.config_io import from_dict, preset, read_yaml
-from ..training.recipe_table import Recipe
-from ..training.recipes import find_recipe
+from ..training.recipe_table import NAMED, Recipe
+from ..training.recipes import OWN, USUAL_LOSS, find_recipe
 from ..training.settle import settled
 from .arguments import Flag, about, flags_of, names_of, parse_known, print_page, unknown_flag
 
@@ -35,6 +36,7 @@ TITLES = {
     "sources": "Method, and where settings come from",
     "data": "Data",
     "model": "Model",
+    "tuning": "Model",
     "optim": "Optimisation",
     "hardware": "Device",
     "options": "Options of {method}",
@@ -47,7 +49,7 @@ MORE = """
 --help` those of a method. Every switch has a --no- form that undoes it."""
 COMMON = {
     "method", "car", "preset", "config", "recipe", "dataset", "root", "imbalance", "val-fraction", "model",
-    "pretrained", "init", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
+    "pretrained", "init", "tune", "epochs", "batch-size", "optimizer", "lr", "weight-decay", "precision", "car.preset",
     "car.alpha", "probe", "seed", "device", "select-on", "output", "resume", "quiet",
     "json", "report",
 }  # fmt: skip
@@ -65,8 +67,8 @@ class Sources:
     """Settings from a YAML file, such as config.yaml of a run. They replace those of the preset."""
     trust: tuple[str, ...] = ()
     """Methods from elsewhere, as package.module:Class, whose code may run because --config names them."""
-    recipe: bool = False
-    """Settings that the method was published with on this data set. See `spectail list recipes`."""
+    recipe: str | None = None
+    """Settings that the method was published with on this data set, or those of LIFT (--recipe lift)."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Train(TrainConfig):
 
     data: OmitArgPrefixes[DataConfig] = field(default_factory=DataConfig)
     model: OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    tuning: OmitArgPrefixes[TuneConfig] = field(default_factory=TuneConfig)
     optim: OmitArgPrefixes[OptimConfig] = field(default_factory=OptimConfig)
     hardware: OmitArgPrefixes[HardwareConfig] = field(default_factory=HardwareConfig)
     options: OmitArgPrefixes[Options] = field(default_factory=LossOptions)
@@ -165,14 +168,17 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     """The configuration that the flags describe, and what to print. ``--help`` shows a page and ends the program."""
     if arguments and not arguments[0].startswith("-"):
         arguments = _with_data(arguments, 0)
+    arguments = _with_recipe(arguments)
     first, _ = parse_known(First, PROG, arguments)
     name = first.sources.preset or _usual_preset(first.dataset)
     base = preset(name, first.dataset) if name is not None else TrainConfig()
     trust(*first.sources.trust, *([first.method] if first.method is not None else []))
     if first.sources.config is not None:
         base = read_yaml(first.sources.config, base)
-    base = from_dict({"method": base.method if first.method is None else first.method}, base)
-    recipe = find_recipe(base.method, first.dataset or base.data.dataset) if first.sources.recipe else None
+    asked_recipe = first.sources.recipe
+    usual = base.method if asked_recipe is None else USUAL_LOSS.get(asked_recipe, base.method)
+    base = from_dict({"method": usual if first.method is None else first.method}, base)
+    recipe = find_recipe(base.method, first.dataset or base.data.dataset, asked_recipe) if asked_recipe else None
     if recipe is not None:
         base = from_dict(recipe.settings(), base)
     given, others = parse_known(CARFlags, PROG, arguments, CARFlags())
@@ -199,6 +205,20 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
     return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
 
 
+def _with_recipe(arguments: list[str]) -> list[str]:
+    """``--recipe`` may stand alone, for the method's own, or before a name; --no-recipe takes it back."""
+    arguments = list(arguments)
+    for place, word in enumerate(arguments):
+        if word == "--recipe":
+            named = arguments[place + 1 : place + 2]
+            arguments[place] = f"--recipe={named[0] if named and named[0] in (*NAMED, OWN) else OWN}"
+            if arguments[place] != f"--recipe={OWN}" or named == [OWN]:
+                arguments[place + 1] = ""
+        elif word == "--no-recipe":
+            arguments[place] = "--recipe=None"
+    return [word for word in arguments if word]
+
+
 def _with_data(arguments: list[str], place: int) -> list[str]:
     """The word at a place names the data set."""
     word, others = arguments[place], arguments[:place] + arguments[place + 1 :]
@@ -211,6 +231,7 @@ def default_output(config: TrainConfig) -> Path:
     name, _, path = config.data.dataset.partition(":")
     data = (Path(path).expanduser().resolve().stem if path else name) or name
     network = "" if config.model.model == NO_MODEL else f"-{config.model.model}"
+    network += f"-{config.tuning.tune}" if config.tuning.tune != "full" else ""
     method = config.method + ("-car" if config.car.enabled and not find_method(config.method).car else "")
     method += f"-{config.car.preset}" if config.car.preset != "paper" else ""
     return Path("runs") / f"{data}{network}-{method}-seed{config.seed}"

@@ -85,6 +85,8 @@ class Preset:
     test: Callable[[Any], Tensor]
     batch_train: BatchTransform | CropTransform | None
     batch_test: BatchTransform | CropTransform | None
+    test_size: int | None = None
+    """Of test images, where it is not ``size``: several crops are cut from them."""
 
     def describe(self) -> str:
         """Every step with its settings, for the record of a run."""
@@ -103,6 +105,8 @@ def preset(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     interpolation: str | None = None,
+    randaugment: str | None = None,
+    erasing: float = 0.0,
 ) -> Preset:
     """Build the transforms of a named recipe.
 
@@ -113,6 +117,8 @@ def preset(
             for the test, the checkpoint's ``crop_pct`` is used as well. Neither weights nor model are loaded.
         mean, std: three numbers each, for pixel values in [0, 1]. They win over ``model``, which wins over the recipe.
         interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos", for every resize.
+        randaugment: timm's name of a RandAugment that training images get as well.
+        erasing: probability with which a random part of a training image is erased.
 
     Example:
         >>> from PIL import Image
@@ -129,6 +135,8 @@ def preset(
     if name not in RECIPES:
         raise ValueError(f"there is no preset {name!r}; {nearest(name, PRESETS)}")
     recipe = RECIPES[name]
+    if randaugment is not None and not randaugment.startswith("rand"):
+        raise ValueError(f"RandAugment is named as in timm, such as rand-m9-n2-mstd0.5; got {randaugment!r}.")
     size = recipe.size if size is None else size
     if not isinstance(size, int) or size < 8:
         raise ValueError(f"size must be a whole number of pixels, 8 or more; got {size!r}.")
@@ -145,8 +153,12 @@ def preset(
     if recipe.fast:
         jitter = 0.4 if recipe.colour == ("jitter",) else 0.0
         colour = () if jitter else tuple(COLOUR[step](size, mean) for step in recipe.colour)
+        colour += (RandAugment(randaugment, size, mean),) if randaugment else ()
         centre = CropTransform(size=size, mean=mean, std=std, interpolation=mode.value, side=test_side)
         random = replace(centre, scale=recipe.scale, flip=recipe.flip, jitter=jitter, colour=colour)
+        if erasing:
+            erased = v2.Compose([random, RandomErasing(erasing)])
+            return Preset(name, size, mean, std, mode.value, erased, centre, None, centre)
         return Preset(name, size, mean, std, mode.value, random, centre, None if colour else random, centre)
     pad, cutout = round(size * recipe.pad), round(size * recipe.cutout)
 
@@ -158,6 +170,7 @@ def preset(
         train.insert(0, v2.Resize(round(size * recipe.train_resize), mode))
     train += [v2.RandomHorizontalFlip()] if recipe.flip else []
     train += [COLOUR[step](size, mean) for step in recipe.colour]
+    train += [RandAugment(randaugment, size, mean)] if randaugment else []
     tensor, normalise = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)], v2.Normalize(mean, std)
     hole = [Cutout(cutout)] if cutout else []
     test = [v2.Resize(test_side, mode), v2.CenterCrop(size)]
@@ -167,13 +180,24 @@ def preset(
         mean=mean,
         std=std,
         interpolation=mode.value,
-        train=v2.Compose([as_rgb, *train, *tensor, *hole, normalise]),
+        train=v2.Compose([as_rgb, *train, *tensor, *hole, normalise, *([RandomErasing(erasing)] if erasing else [])]),
         test=v2.Compose([as_rgb, *test, *tensor, normalise]),
         batch_train=BatchTransform(size=size, pad=pad, flip=recipe.flip, mean=mean, std=std)
-        if recipe.pad and not recipe.colour
+        if recipe.pad and not (recipe.colour or randaugment or erasing)
         else None,
         batch_test=BatchTransform(size=size, mean=mean, std=std) if recipe.test_resize == 1 else None,
     )
+
+
+MARGIN = 24 / 224
+"""What test images are larger by where several crops are cut from them, as in LIFT."""
+
+
+def with_margin(made: Preset) -> Preset:
+    """A preset whose test images are somewhat larger, so that crops of ``size`` can be cut from them."""
+    side = made.size + round(made.size * MARGIN)
+    test = CropTransform(size=side, side=side, mean=made.mean, std=made.std, interpolation=made.interpolation)
+    return replace(made, test=test, batch_test=test, test_size=side)
 
 
 def contrastive_views(base: Preset) -> list[Callable[[Any], Tensor]]:
@@ -241,6 +265,23 @@ class RandAugment:
 
     def __repr__(self) -> str:
         return f"RandAugment({self.config!r})"
+
+
+class RandomErasing:
+    """timm's random erasing: with some probability a random rectangle of an image becomes noise."""
+
+    def __init__(self, probability: float) -> None:
+        from timm.data.random_erasing import RandomErasing as Erasing  # noqa: PLC0415
+
+        self.probability = probability
+        self.erase: Any = Erasing(probability, mode="pixel", device="cpu")  # type: ignore[no-untyped-call]
+
+    def __call__(self, image: Tensor) -> Tensor:
+        erased: Tensor = self.erase(image.clone())
+        return erased
+
+    def __repr__(self) -> str:
+        return f"RandomErasing({self.probability})"
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

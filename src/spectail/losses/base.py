@@ -69,6 +69,8 @@ class LabelLoss(WeightedLoss):
         super().__init__(weight)
         check_choice("average", average, ("weights", "samples", "terms"))
         self.average, self.ignore_index, self.sync = average, ignore_index, False
+        self.smoothing = 0.0
+        """Share of the label mass that is spread over all classes (label smoothing)."""
 
     def costs(self, logits: Tensor) -> Tensor:
         """(N, K): the loss of each sample for each label."""
@@ -92,7 +94,10 @@ class LabelLoss(WeightedLoss):
             raise
 
     def _value(self, logits: Tensor, target: Target) -> Tensor:
-        return self._average(self.costs(logits), target)
+        costs = self.costs(logits)
+        if self.smoothing:
+            costs = torch.lerp(costs, costs.mean(1, keepdim=True), self.smoothing)
+        return self._average(costs, target)
 
     def _average(self, costs: Tensor, target: Target) -> Tensor:
         weight = self.class_weights()

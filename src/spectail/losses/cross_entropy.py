@@ -22,7 +22,7 @@ class CrossEntropyLoss(LabelLoss):
         return -logits.log_softmax(1)
 
     def _value(self, logits: Tensor, target: Target) -> Tensor:
-        if self.weight is not None or not isinstance(target, Tensor) or target.ndim != 1:
+        if self.smoothing or self.weight is not None or not isinstance(target, Tensor) or target.ndim != 1:
             return super()._value(logits, target)
         labels = target.long()  # the usual case in one operation
         total = F.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="sum")

@@ -139,6 +139,8 @@ class Method(nn.Module):
     """The kind of head that it has if it takes any and the run asks for none."""
     needs_images: bool = False
     """True for methods that cannot work on frozen features. An object may set it by its options."""
+    takes_mixed: ClassVar[bool] = True
+    """False for methods that mix images themselves, or need every image to have one class."""
     compiles: bool = True
     """False for methods that differentiate through their own step, which torch.compile cannot. An object may set it."""
     loss_spans_ranks: bool = False

@@ -35,6 +35,7 @@ class BBN(Method):
         "emphasis by the code's T - 1, not the paper's T (--count-from paper)",
     )
     options = BBNOptions()
+    takes_mixed = False
     head = "linear"
     needs_images = True
 

@@ -35,6 +35,7 @@ class CMOOptions(BaseLossOptions):
 class CMO(OnBaseLoss):
     about = About("augmentation, sampler", "CVPR 2022", "counts, second sampler, images", "a second stream of images")
     options = CMOOptions()
+    takes_mixed = False
     needs_images = True
 
     def streams(self, stage: Stage) -> dict[str, Stream]:

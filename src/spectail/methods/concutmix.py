@@ -73,6 +73,7 @@ class ConCutMix(Method):
         "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",
     )
     options = ConCutMixOptions()
+    takes_mixed = False
     usual_head = "cosine"  # the authors' runs on CIFAR had a linear one: see the recipe
     needs_images = True
 

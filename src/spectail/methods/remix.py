@@ -32,6 +32,7 @@ class ReMixOptions(BaseLossOptions):
 class ReMix(OnBaseLoss):
     about = About("augmentation", "ECCV 2020 workshops", "counts")
     options = ReMixOptions()
+    takes_mixed = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

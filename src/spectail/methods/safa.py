@@ -61,6 +61,7 @@ class SAFA(OnBaseLoss):
         "a reconstruction: no code was released; form of the networks, weights of the losses and schedule are ours",
     )
     options = SAFAOptions()
+    takes_mixed = False
 
     nets: DirectionNets
 

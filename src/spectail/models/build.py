@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from torch import nn
 
 from .._utils import torchvision_ops  # noqa: F401 - before timm
-from .._utils.checks import AtLeastOne, Limits
+from .._utils.checks import AtLeastOne, BelowOne, Limits
 from .._utils.errors import MissingWeights
 from .._utils.names import nearest
 from .cifar_resnet import CifarResNet
@@ -35,13 +35,14 @@ class ModelConfig:
     """Input size in pixels. By default that of the transform."""
     patch_size: AtLeastOne | None = None
     """Patch size of a vision transformer, such as 4 for 32 x 32 images. By default that of the model."""
+    drop_path: BelowOne = 0.0
+    """Probability with which a timm model leaves out a block in training, rising to this in the last one."""
     pretrained: bool = False
     """Load timm's pretrained weights, which needs the network once."""
     head: Literal["linear", "cosine"] | None = None
     """Kind of classifier. By default the one that the method needs, or linear."""
     init: Path | None = None
-    """Start from the weights in a .safetensors or .pth file or in the folder of a run; the head is new. By default
-    they are random."""
+    """Start from weights in a .safetensors or .pth file or in the folder of a run. By default they are random."""
 
 
 def _resnet34(options: dict[str, Any]) -> nn.Module:
@@ -72,6 +73,8 @@ def build_model(
     ``head`` is a kind, or a function from the number of features to a module.
     """
     options: dict[str, Any] = {}
+    if config.drop_path:
+        options["drop_path_rate"] = config.drop_path
     if config.patch_size is not None:
         options["patch_size"] = config.patch_size
     if config.img_size is not None and (config.model == "small-vit" or config.patch_size or _takes_size(config.model)):
@@ -79,6 +82,8 @@ def build_model(
     if config.model in MODELS:
         if config.pretrained:
             raise ValueError(f"{config.model} has no pretrained weights; give a file with --init, or a timm model.")
+        if config.drop_path:
+            raise ValueError(f"--drop-path is for models of timm; {config.model} cannot leave out blocks.")
         if config.patch_size is not None and config.model != "small-vit":
             raise ValueError(f"--patch-size means nothing for {config.model}.")
         backbone = MODELS[config.model][1](options)
@@ -102,12 +107,14 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
     if not timm.is_model(config.model):
         raise ValueError(f"unknown model {config.model!r}; {nearest(config.model, [*MODELS, *timm.list_models()])}")
     try:
-        backbone: nn.Module = timm.create_model(config.model, pretrained=config.pretrained, num_classes=0, **options)
+        fetch = config.pretrained and config.init is None
+        backbone: nn.Module = timm.create_model(config.model, pretrained=fetch, num_classes=0, **options)
     except TypeError as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None:
             raise
-        raise ValueError(f"{config.model} does not take --{unknown[1].replace('_', '-')}.") from None
+        flag = unknown[1].removesuffix("_rate").replace("_", "-")
+        raise ValueError(f"{config.model} does not take --{flag}.") from None
     except (OSError, RuntimeError) as error:
         if not config.pretrained:
             raise

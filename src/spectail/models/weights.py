@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.digests import verify
+from .._utils.files import array_digest
 
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "net", "network")
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.", "encoder.")
@@ -119,3 +121,13 @@ def _cleaned(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]
         except (KeyError, TypeError, RuntimeError, AttributeError):
             return state  # not a checkpoint that timm's conversion is for
     return state
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 over names and values of all weights and buffers."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        content = value.detach().cpu().reshape(value.shape or (1,)).contiguous().view(torch.uint8)
+        digest.update(array_digest(content.numpy()).encode())
+    return digest.hexdigest()

@@ -21,15 +21,18 @@ from ..counts import ClassCounts
 from ..data.datasets import Data, load
 from ..data.feature_set import FeatureSet
 from ..data.samples import Samples
-from ..data.transforms import Preset, preset
+from ..data.transforms import Preset, preset, with_margin
+from ..losses.base import LabelLoss
 from ..methods.base import Method
 from ..methods.registry import Entry, find_method
 from ..models.build import MODELS, build_model, feature_width
 from ..models.classifier import Classifier
 from ..models.feature_transform import FeatureTransform, transformed
+from ..models.tuning import add_lasting, tune
 from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
 from .hardware import check_device, fit_to_device, set_products, with_precision
+from .head_start import set_scale, start_head
 from .probe import head_inputs
 from .reporter import Reporter
 
@@ -49,6 +52,8 @@ class Pieces:
     """What training and evaluation read: images, or features in probe mode."""
     backbone: nn.Module | None
     """In probe mode the frozen backbone with the transform of its features, which the model then lacks."""
+    crops: int = 1
+    """Of each test image."""
 
     def whole_model(self, model: Classifier) -> Classifier:
         """The model that takes images, in probe mode too."""
@@ -56,6 +61,11 @@ class Pieces:
 
     def inputs(self) -> Preset | None:
         return None if self.backbone is not None else self.preset
+
+    def test_inputs(self) -> Preset | None:
+        """As :meth:`inputs`, for the evaluation."""
+        inputs = self.inputs()
+        return with_margin(inputs) if inputs is not None and self.crops > 1 else inputs
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
@@ -113,6 +123,9 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     if report is not None:
         reporter.start(str(report))
     splits, backbone = data.splits, None
+    if not config.probe and transforms is not None:
+        start_head(config, model, data, transforms, accelerator, reporter)
+        _tune(config, model, transforms.size, reporter)
     if config.probe:
         backbone = model.backbone.requires_grad_(False)
         inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
@@ -124,7 +137,19 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
         model.backbone = fit_to_device(model.backbone, config.hardware, method, accelerator.device)
     if config.watch_test:
         splits["watched"] = splits["test"].subset(evenly(len(data.test), config.watch_test))
-    return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone)
+    return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone, config.test_crops)
+
+
+def _tune(config: TrainConfig, model: Classifier, size: int, reporter: Reporter) -> None:
+    how = config.tuning.tune
+    if how == "full":
+        return
+    tuned, total = tune(model, config.tuning, size)
+    torch.manual_seed(config.seed)  # as many draws as without it
+    trained = f"{tuned:,} of {total:,} parameters of the backbone ({100 * tuned / total:.2f} %), and the head"
+    reporter.start(f"--tune {how} trains {trained}")
+    if not (config.model.pretrained or config.model.init is not None):
+        reporter.start(f"note: --tune {how} leaves most of the backbone at random weights; give some with --init.")
 
 
 def evenly(length: int, share: float) -> NDArray[np.int64]:
@@ -133,7 +158,14 @@ def evenly(length: int, share: float) -> NDArray[np.int64]:
 
 
 def make_method(config: TrainConfig, counts: ClassCounts) -> Method:
-    return find_method(config.method).load()(counts, config.options, epochs=config.optim.epochs)
+    method = find_method(config.method).load()(counts, config.options, epochs=config.optim.epochs)
+    if config.optim.label_smoothing:
+        losses = [module for module in method.modules() if isinstance(module, LabelLoss)]
+        if not losses:
+            raise ValueError(f"--label-smoothing: the loss of {config.method} does not come from labels; leave it out.")
+        for loss in losses:
+            loss.smoothing = config.optim.label_smoothing
+    return method
 
 
 def make_model(
@@ -158,7 +190,11 @@ def make_model(
     built, report = build_model(wanted, len(method.counts), new_head)
     transform = FeatureTransform(kind, feature_width(built.backbone))
     head = built.head if transform.out_width == transform.width else new_head(transform.out_width)
-    return method.build(transformed(built.backbone, transform), head), report
+    set_scale(head, config)
+    model = method.build(transformed(built.backbone, transform), head)
+    if not start:
+        add_lasting(model, config.tuning)
+    return model, report
 
 
 def head_kind(config: TrainConfig, method: Method) -> str:
@@ -169,8 +205,18 @@ def head_kind(config: TrainConfig, method: Method) -> str:
     return asked or needed or method.usual_head
 
 
-def make_preset(config: TrainConfig, usual: str) -> Preset:
-    """The transform, ``usual`` unless the run names one. With a checkpoint its own normalisation is used."""
+def make_preset(config: TrainConfig, usual: str, *, testing: bool = False) -> Preset:
+    """The transform, ``usual`` unless the run names one. With a checkpoint its own normalisation is used.
+
+    ``testing`` gives test images the size that several crops are cut from, where the run asks for them.
+    """
     has_weights = config.model.pretrained or config.model.init is not None
     declared = config.model.model not in MODELS and has_weights and config.normalization == "model"
-    return preset(config.transform or usual, size=config.model.img_size, model=config.model.model if declared else None)
+    made = preset(
+        config.transform or usual,
+        size=config.model.img_size,
+        model=config.model.model if declared else None,
+        randaugment=config.rand_augment,
+        erasing=config.random_erasing,
+    )
+    return with_margin(made) if testing and config.test_crops > 1 else made

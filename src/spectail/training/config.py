@@ -15,6 +15,7 @@ from ..data.config import DataConfig
 from ..methods.base import Options, Stage
 from ..methods.deferred import LossOptions
 from ..models.build import ModelConfig
+from ..models.tuning import TuneConfig
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,17 @@ class OptimConfig:
     auto takes bf16 on a GPU that has it and float32 elsewhere. The results say which one it was."""
     ema: BelowOne = 0.0
     """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
+    swa: BelowOne = 0.0
+    """Evaluate the mean of the weights over this last part of the training (SWA), such as 0.25; 0 keeps none."""
+    layer_decay: Annotated[float, Limits(0, 1, open_low=True)] = 1.0
+    """Factor of the learning rate from each layer of a timm model to the one before it; 1 trains all alike."""
+    label_smoothing: BelowOne = 0.0
+    """Share of each label that is spread over all classes."""
+    mixup: NotNegative = 0.0
+    """Mix images in pairs, with a share drawn from Beta(a, a) for this value a; 0 does not."""
+    cutmix: NotNegative = 0.0
+    """Paste patches between images in pairs, with a share drawn as for --mixup; 0 does not. With both, each batch has
+    one of them."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,7 @@ class TrainConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    tuning: TuneConfig = field(default_factory=TuneConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     car: CARConfig = field(default_factory=CARConfig)
@@ -163,6 +176,13 @@ class TrainConfig:
     8."""
     select_on: Literal["last", "val", "test"] = "last"
     """Which epoch to report: the last, the best on validation data, or the best on test data, which flatters."""
+    rand_augment: str | None = None
+    """RandAugment of timm on top of the transforms, such as rand-m9-n2-mstd0.5. By default none."""
+    random_erasing: Proportion = 0.0
+    """Probability with which a random part of a training image is erased (timm)."""
+    test_crops: Literal[1, 5] = 1
+    """Average the logits over this number of crops of each image: five are the corners and the centre of one that is
+    24/224 larger, as in LIFT."""
     flip_test: bool = False
     """Average the logits of each image and its mirror image, as some papers do."""
     eval_every: AtLeastOne = 1
@@ -224,7 +244,7 @@ def check_config(config: TrainConfig) -> None:
     config.options.check()
     if config.output.exists() and not config.output.is_dir():
         raise ValueError(f"--output {config.output} is a file; expected a folder, or a path where one can be made.")
-    for settings, prefix in ((config, ""), (config.model, ""), (optim, ""), (config.car, "car.")):
+    for settings, prefix in ((config, ""), (config.model, ""), (config.tuning, ""), (optim, ""), (config.car, "car.")):
         check_limits(settings, prefix)
     if not (optim.epochs or config.probe):
         raise ValueError("--epochs must be at least 1; got 0. Only --probe can find its length itself.")
@@ -235,6 +255,13 @@ def check_config(config: TrainConfig) -> None:
         raise ValueError(
             f"--milestones {given} must be shares of the run between 0 and 1; for epoch 160 of 200 write 0.8."
         )
+    _check_tuning(config)
+    if optim.ema and optim.swa:
+        raise ValueError("--ema and --swa are two averages of the weights; leave one of them out.")
+    if config.probe and config.test_crops > 1:
+        raise ValueError("--test-crops cuts images, and --probe works on stored features. Leave one of them out.")
+    if config.probe and (optim.mixup or optim.cutmix):
+        raise ValueError("--mixup and --cutmix mix images, and --probe works on stored features. Leave them out.")
     if config.probe and config.flip_test:
         raise ValueError("--flip-test mirrors images, and --probe works on stored features. Leave one of them out.")
     if optim.precision in ("fp16", "tf32") and not uses_gpu(config):
@@ -244,6 +271,27 @@ def check_config(config: TrainConfig) -> None:
     if config.hardware.sync_batchnorm and not uses_gpu(config):
         raise ValueError("--sync-batchnorm needs GPUs; leave it out on a CPU.")
     _check_trackers(config.trackers)
+
+
+def _check_tuning(config: TrainConfig) -> None:
+    tuning = config.tuning
+    if config.probe and tuning.tune != "full":
+        raise ValueError(
+            f"--tune {tuning.tune} trains on images, and --probe on features that were stored once. "
+            "Leave one of them out."
+        )
+    if config.probe and tuning.head_init not in (None, "random"):
+        raise ValueError(f"--head-init {tuning.head_init} is for training on images; leave it out with --probe.")
+    if config.stage1 is not None and tuning.tune not in ("full", "head"):
+        raise ValueError(
+            f"--stage1 leaves only the head to be trained, and --tune {tuning.tune} would train in the backbone. "
+            "Tune the run that --stage1 names, and leave --tune out here."
+        )
+    if tuning.head_init == "text" and tuning.text_weights is None:
+        raise ValueError(
+            "--head-init text needs a CLIP checkpoint of open_clip: pass --text-weights ARCHITECTURE:FILE, or "
+            "use --head-init means."
+        )
 
 
 def uses_gpu(config: TrainConfig) -> bool:

@@ -26,6 +26,7 @@ from ..methods.base import Stage
 from ..methods.registry import find_method
 from ..models.adjustment import Adjustment
 from ..models.prior_line import figures_along
+from ..models.tuning import merged, trained_part
 from ..models.weights import read_weights
 from . import checkpoint
 from .build import load_data, make_pieces
@@ -43,7 +44,7 @@ from .settle import settled
 from .signals import Interruptible
 from .stage1 import load_stage1
 from .stage_run import StageRun
-from .trained import Flipped
+from .trained import tested
 from .watch import Watch
 
 
@@ -230,7 +231,7 @@ class Trainer:
         self.progress.steps += 1
         self.progress.phases[run.phase] = self.progress.phases.get(run.phase, 0) + 1
         self.method.after_step(run.model, step)
-        if run.average is not None:
+        if run.average is not None and step.index > run.averages_from:
             run.average.update(run.model)
 
     def _end_epoch(self, epoch: int, speed: float) -> None:
@@ -271,14 +272,18 @@ class Trainer:
         if self.config.select_on != "last" and (self.progress.best is None or figures["balanced"] > self.progress.best):
             self.progress.best, self.progress.best_epoch = figures["balanced"], epoch
             if self.accelerator.is_main_process:
-                self.folder.save_model(self.stage.current().state_dict(), "best.safetensors")
+                model = self.stage.current()
+                self.folder.save_model(trained_part(model, model.state_dict()), "best.safetensors")
 
     def _finish(self) -> RunResults:
         """Evaluate the selected model and write everything that a run leaves."""
         model = self.stage.current()
         if self.config.select_on != "last":
             self.accelerator.wait_for_everyone()
-            model.load_state_dict(read_weights(self.config.output / "best.safetensors"))
+            best = read_weights(self.config.output / "best.safetensors")
+            model.load_state_dict(model.state_dict() | best if model.base else best)
+        small = trained_part(model, model.state_dict())
+        model = merged(model)
         inference = self.method.inference(model)
         if self.adjustment is not None:
             inference = self.adjustment.on(inference)
@@ -309,6 +314,8 @@ class Trainer:
             results.predictions["paths"] = np.array(names)
         if self.accelerator.is_main_process:
             self.folder.save_model(self.pieces.whole_model(model).state_dict())
+            if model.base is not None:
+                self.folder.save_model(small, "tuned.safetensors", {"base": model.base})
             self.folder.save_predictions(results.predictions)
             self.folder.end(results)
         self.accelerator.wait_for_everyone()
@@ -398,9 +405,9 @@ class Trainer:
 
     def _evaluate(self, model: nn.Module, split: str, *, keep_logits: bool = False) -> Any:
         return evaluate(
-            (Flipped(model) if self.config.flip_test else model).to(self.accelerator.device),
+            tested(model, self.config, self.pieces.preset).to(self.accelerator.device),
             self.pieces.splits[split],
-            self.pieces.inputs(),
+            self.pieces.test_inputs(),
             self.counts,
             self.accelerator,
             convention=self.config.data.groups,

@@ -6,6 +6,7 @@ A feature belongs to an image, the weights and the transform; a change of any of
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,6 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import nn
 
-from .._utils.files import array_digest
 from ..data.checks import Track, silent
 from ..data.datasets import Data
 from ..data.feature_set import FeatureCache, FeatureSet
@@ -22,16 +22,7 @@ from ..data.image_set import ImageSet
 from ..data.loader import Loader
 from ..data.transforms import Preset
 from ..models.feature_transform import TransformedBackbone
-
-
-def weights_digest(module: nn.Module) -> str:
-    """SHA-256 over names and values of all weights and buffers."""
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        content = value.detach().cpu().reshape(value.shape or (1,)).contiguous().view(torch.uint8)
-        digest.update(array_digest(content.numpy()).encode())
-    return digest.hexdigest()
+from ..models.weights import weights_digest
 
 
 def head_inputs(
@@ -68,12 +59,15 @@ def feature_sets(
     *,
     workers: int | Literal["auto"] = 0,
     track: Track = silent,
+    only: Sequence[str] | None = None,
 ) -> dict[str, FeatureSet]:
-    """Features of every split under the test transform. Each rank computes its share and reads the others' from the
-    cache; where they have no cache in common, all compute everything."""
+    """Features of every split, or of those that are named, under the test transform. Each rank computes its share and
+    reads the others' from the cache; where they have no cache in common, all compute everything."""
     made_by = f"{weights_digest(backbone)}{preset.describe()}{accelerator.mixed_precision}"
     found: dict[str, FeatureSet] = {}
     for name, split in data.splits.items():
+        if only is not None and name not in only:
+            continue
         assert isinstance(split, ImageSet)
 
         def compute(places: NDArray[np.int64], split: ImageSet = split, name: str = name) -> NDArray[Any]:

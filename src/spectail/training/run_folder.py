@@ -35,7 +35,7 @@ MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "ch
 """Settings that a resumed run may change: they do not change what is computed."""
 
 FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
-         "predictions.npz", "results.json", DIGESTS)  # fmt: skip
+         "tuned.safetensors", "predictions.npz", "results.json", DIGESTS)  # fmt: skip
 """What a run writes, beside its checkpoints."""
 BEGUN = (ADJUSTMENT, "config.yaml", "manifest.json")
 """What is written before anything is trained."""
@@ -253,10 +253,12 @@ class RunFolder:
             raise Damaged(f"{self.path / 'metrics.jsonl'} is damaged: a line is no JSON object. Run it again.")
         return rows
 
-    def save_model(self, state: dict[str, Tensor], name: str = "model.safetensors") -> None:
+    def save_model(
+        self, state: dict[str, Tensor], name: str = "model.safetensors", notes: dict[str, str] | None = None
+    ) -> None:
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         with whole_file(self.path / name) as temporary:
-            temporary.write_bytes(as_safetensors(tensors))
+            temporary.write_bytes(as_safetensors(tensors, notes))
 
     def save_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
         with whole_file(self.path / "predictions.npz") as temporary, temporary.open("wb") as file:
@@ -303,12 +305,13 @@ def make_results(
         "phases": progress.phases,
         "stage1": str(config.stage1) if config.stage1 is not None else None,
         "adjustment": adjustment.facts() if adjustment is not None else None,
-        "disclosures": disclosures | ({"flip_test": "logits averaged over mirror images"} if config.flip_test else {}),
+        "disclosures": disclosures | _at_test(config),
         "dataset": manifest.dataset,
         "imbalance": manifest.rule.get("imbalance", manifest.statistics["imbalance_factor"]),
         "identity": manifest.identity,
         "model": config.model.model,
         "probe": config.probe,
+        "tune": config.tuning.tune,
         "seed": config.seed,
         "epochs": config.optim.epochs,
         "selection": _selection(config, progress),
@@ -320,6 +323,11 @@ def make_results(
         "val": {key: val[key] for key in VALIDATION} if val is not None else None,
         "seconds": round(progress.seconds, 2),
     }
+
+
+def _at_test(config: TrainConfig) -> dict[str, str]:
+    flip = {"flip_test": "logits averaged over mirror images"} if config.flip_test else {}
+    return flip | ({"test_crops": f"logits averaged over {config.test_crops} crops"} if config.test_crops > 1 else {})
 
 
 def _car(config: TrainConfig) -> dict[str, Any] | None:

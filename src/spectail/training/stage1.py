@@ -32,6 +32,11 @@ def load_stage1(config: TrainConfig, pieces: Pieces, following: Stage) -> str:
             f"--stage1 {run} is a {there.model.model}, this run asks for a {config.model.model}. "
             f"Pass --model {there.model.model}."
         )
+    if there.tuning.tune == "adaptformer":
+        raise ValueError(
+            f"--stage1 {run} has the branches of AdaptFormer in its backbone, which this run's network lacks. "
+            "Train the first stage with another --tune, such as lora."
+        )
     if config.probe and not there.probe:
         raise ValueError(
             f"--stage1 {run} trained its backbone, so frozen features from elsewhere do not fit its head. "

@@ -18,22 +18,27 @@ from ..data.loader import Loader
 from ..data.samplers import DeferredSampler, LongTailSampler
 from ..methods.base import MOST_EPOCHS, Method, Outcome, Stage, Step, Stream
 from ..models.classifier import Classifier
+from ..models.tuning import trained_part
 from .average import WeightAverage
 from .build import Pieces
 from .car_term import CARTerm
-from .config import TrainConfig
-from .optim import make_optimizer, rate
+from .config import OptimConfig, TrainConfig
+from .mix import mixed, mixes_in
+from .optim import layer_scales, make_optimizer, rate
 
 
 class Learner(nn.Module):
     """What Accelerate wraps: however often a method runs the model in a step, gradients are averaged once."""
 
-    def __init__(self, model: Classifier, method: Method) -> None:
+    def __init__(self, model: Classifier, method: Method, mix: OptimConfig | None = None) -> None:
         super().__init__()
         self.model = model
         self.method = method
+        self.mix = mix
 
     def forward(self, batches: Mapping[str, Batch], step: Step) -> Outcome:
+        if self.mix is not None:
+            batches = {**batches, "main": mixed(batches["main"], step, self.mix)}
         return self.method.loss(self.model, batches, step)
 
 
@@ -65,9 +70,11 @@ class StageRun:
             self.model.head.reset_parameters()  # type: ignore[operator]
         self.model.freeze_backbone(stage.train == "head", drift=stage.norm == "drift")
         self.method.begin_stage(self.model, self.step, resumed=state is not None)
-        learner = Learner(self.model, self.method)
+        learner = Learner(self.model, self.method, self.optim if mixes_in(stage, self.optim, self.method) else None)
         fused = self.accelerator.device.type == "cuda"
-        optimizer = make_optimizer(learner, self.optim, self.method.undecayed(self.model), fused=fused)
+        scales = layer_scales(self.model.backbone, self.optim.layer_decay)
+        undecayed = self.method.undecayed(self.model)
+        optimizer = make_optimizer(learner, self.optim, undecayed, fused=fused, scales=scales)
         steps = self.step.steps
         self.schedule = LambdaLR(optimizer, lambda step: rate(self.optim, step, steps, self.per_epoch))
         self.car = car_term if car_term is not None and car_term.runs_in(stage) else None
@@ -75,8 +82,9 @@ class StageRun:
             self.car.car.reset()
             self.car.to(self.accelerator.device)
         self.average: WeightAverage | None = None
-        if self.optim.ema:
-            self.average = WeightAverage(self.model, self.accelerator.device, self.optim.ema)
+        if self.optim.ema or self.optim.swa:
+            self.average = WeightAverage(self.model, self.accelerator.device, self.optim.ema or None)
+        self.averages_from = round(steps * (1 - self.optim.swa)) if self.optim.swa else 0
         self.phase = stage.name
         self.sums: dict[str, Tensor] = {}
         self.counted: dict[str, int] = {}
@@ -93,7 +101,7 @@ class StageRun:
 
     def current(self) -> Classifier:
         """The model as it stands: the average of the weights where one is kept."""
-        return self.model if self.average is None else self.average.module
+        return self.model if self.average is None or not self.average.begun else self.average.module
 
     def groups(self) -> Iterator[tuple[list[dict[str, Batch]], int]]:
         """The micro-batches of each optimiser step, and how many images they hold on all ranks.
@@ -157,20 +165,27 @@ class StageRun:
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
         scaler = self.accelerator.scaler
-        return {
-            "learner": self.accelerator.unwrap_model(self.learner).state_dict(),
+        learner, average = self.accelerator.unwrap_model(self.learner).state_dict(), self.average
+        base = {} if self.model.base is None else {"base": self.model.base}
+        return base | {
+            "learner": trained_part(self.model, learner, "model."),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": scaler.state_dict() if scaler is not None else None,
             "car": self.car.state_dict() if self.car is not None else None,
-            "average": self.average.state_dict() if self.average is not None else None,
+            "average": trained_part(self.model, average.state_dict(), "module.") if average is not None else None,
             "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
             "generator": self.generator.get_state(),
             "index": self.step.index,
         }
 
     def _restore(self, state: dict[str, Any], learner: Learner, optimizer: torch.optim.Optimizer) -> None:
-        learner.load_state_dict(state["learner"])
+        if state.get("base") != self.model.base:
+            raise ValueError(
+                f"the checkpoint belongs to base weights with the digest {str(state.get('base'))[:12]}, and the "
+                f"backbone has {str(self.model.base)[:12]}. Resume with the weights that the run began with."
+            )
+        learner.load_state_dict(learner.state_dict() | state["learner"] if self.model.base else state["learner"])
         learner.to(self.accelerator.device)
         optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -179,7 +194,8 @@ class StageRun:
         if self.car is not None:
             self.car.load_state_dict(state["car"])
         if self.average is not None:
-            self.average.load_state_dict(state["average"])
+            whole = self.average.state_dict() if self.model.base else {}
+            self.average.load_state_dict(whole | state["average"])
         for name, loader in self.loaders.items():
             loader.load_state_dict(state["loaders"][name])
         self.generator.set_state(state["generator"])

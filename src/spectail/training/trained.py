@@ -66,7 +66,7 @@ def load_trained(
         config = replace(config, options=replace(config.options, tau=tau))  # type: ignore[call-arg]
     entry = find(config.data.dataset)
     usual = entry.transform.removesuffix("-fast")  # a run without a name had none of the fast ones
-    preset = None if entry.has_features else make_preset(config, usual)
+    preset = None if entry.has_features else make_preset(config, usual, testing=True)
     method = make_method(config, manifest.counts)
     model, _ = make_model(config, method, preset, manifest.statistics.get("features"), start=False)
     try:
@@ -86,7 +86,7 @@ def load_trained(
         if one is not None:
             one.require_classes(manifest.classes, f"the run in {run}")
             inference = one.on(inference)
-    return Trained(config, manifest, (Flipped(inference) if config.flip_test else inference).eval(), preset)
+    return Trained(config, manifest, tested(inference, config, preset).eval(), preset)
 
 
 _USE = "To adjust its logits pass --post-hoc logit-adjustment or tau-norm."
@@ -100,6 +100,28 @@ def _adjusted(run: Path, model: Classifier, counts: ClassCounts, post_hoc: str, 
         raise ValueError(f"{post_hoc} needs a plain linear head, which the network in {run} does not have.")
     options = kind.options if tau is None else replace(kind.options, tau=tau)  # type: ignore[call-arg]
     return kind(counts, options, epochs=1).inference(model)
+
+
+def tested(model: nn.Module, config: TrainConfig, preset: Preset | None) -> nn.Module:
+    """The model with what is averaged at test time."""
+    if config.flip_test:
+        model = Flipped(model)
+    return FiveCrops(model, preset.size) if config.test_crops > 1 and preset is not None else model
+
+
+class FiveCrops(nn.Module):
+    """Logits averaged over the four corners and the centre of a larger image."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, images: Tensor) -> Tensor:
+        size, rest = self.size, images.shape[-1] - self.size
+        places = ((0, 0), (0, rest), (rest, 0), (rest, rest), (rest // 2, rest // 2))
+        crops = [self.model(images[..., y : y + size, x : x + size]) for y, x in places]
+        logits: Tensor = torch.stack(crops).mean(0)
+        return logits
 
 
 class Flipped(nn.Module):

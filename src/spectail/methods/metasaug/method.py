@@ -87,6 +87,7 @@ class MetaSAug(TwoStage):
         "step ahead on the head only (--virtual all is the authors'); meta data from the training set",
     )
     options = MetaSAugOptions()
+    takes_mixed = False
     head = "linear"
     length: ClassVar[tuple[int, int]] = (20, 90)
     fresh_head = False
