@@ -166,7 +166,7 @@ def test_car_balanced_by_name_is_the_cell_of_the_trade_off():
     from spectail.training.car_term import make_car_term
     from spectail.training.config_io import from_dict
 
-    cell = next(cell for cell in find_experiment("trade-off").cells if cell.label == "car-balanced, tau 0.75")
+    cell = next(cell for cell in find_experiment("trade-off").cells if cell.label == "car-balanced, alpha 1")
     written = from_dict(merged(method_settings(cell.method), nested(cell.changes)))
     by_name = from_dict({"method": "car-balanced"})
     counts = ClassCounts([50, 20, 3])

@@ -14,21 +14,24 @@ from spectail import ClassCounts
 from spectail.data.longtail import profile
 from spectail.experiments import draw
 from spectail.experiments.catalog import find_experiment
+from spectail.experiments.cells import Cell
 from spectail.experiments.confusion_figure import confusions, spanning
 from spectail.experiments.figures import diagnostics, sweeps, trade_off
 from spectail.experiments.grids import figures as figure_cells
 from spectail.experiments.grids import sweeps as sweep_cells
-from spectail.experiments.grids import trade_off as trade_off_cells
 from spectail.experiments.planning import Slice, make_plan
 from spectail.experiments.scales import Overrides
 from spectail.experiments.tables import Figure, Row
 
-CELLS = {cell.label: cell for cell in (*trade_off_cells(), *sweep_cells())}
+SWEPT = {cell.label: cell for cell in sweep_cells()}
+METHODS = {"CE": "ce", "Balanced Softmax, tau 1": "balanced-softmax"}
 
 
 def row(label, **values):
-    """A row of a cell of ours by its label."""
-    cell = replace(CELLS[label], setting="pretrained", dataset="cifar100-lt", imbalance=100.0, backbone="vit_small")
+    """A row of a cell by its label, which for a cell of the trade-off says all that a figure needs."""
+    place = ("pretrained", "cifar100-lt", 100.0, "vit_small")
+    cell = Cell(*place, METHODS.get(label, "car"), label, SWEPT[label].changes if label in SWEPT else ())
+    cell = replace(cell, method=SWEPT[label].method) if label in SWEPT else cell
     figures = tuple(Figure(name, tuple(found), None) for name, found in values.items())
     return Row(cell, "quick", (0, 1), figures, "model", 12, ())
 
@@ -96,6 +99,30 @@ def test_one_panel_where_the_lowest_classes_say_nothing():
     same = [row(label, overall=(40.0, 41.0), tail=(tail, tail), bottom_10pct=(0.0, 0.0), worst_test=(0.0, 0.0))
             for label, tail in (("CE", 1.0), ("Balanced Softmax, tau 1", 2.0))]  # fmt: skip
     assert len(trade_off(same).axes) == 1
+
+
+def drawn(label, tail, overall):
+    """A row of two seeds that differ by 2 in overall accuracy, as trained at the second of three shifts."""
+    lines = {"tail": (tuple(tail),) * 2, "overall": (tuple(overall), tuple(value + 2 for value in overall))}
+    own = row(label, **{name: [line[1] for line in both] for name, both in lines.items()})
+    figures = tuple(replace(figure, line=lines[figure.metric]) for figure in own.figures)
+    return replace(own, figures=figures, shifts=(-1.0, 0.0, 1.0))
+
+
+def test_every_run_draws_its_line_and_the_reference_is_bold():
+    rows = [drawn("CE", (0, 10, 20), (38, 40, 45)), drawn("Balanced Softmax, tau 1", (10, 20, 30), (40, 50, 47)),
+            drawn("CAR, alpha 2", (9, 19, 29), (39, 49, 46)),
+            drawn("CAR, alpha 0.5", (5, 15, 25), (39, 45, 2))]  # fmt: skip
+    figure = trade_off(rows, "title")
+    (axes,) = figure.axes
+    lines = {tuple(line.get_xdata()): line for line in axes.lines if line.get_linestyle() == "-"}
+    assert list(lines[10, 20, 30].get_ydata()) == [41, 51, 48]
+    assert lines[10, 20, 30].get_linewidth() > lines[9, 19, 29].get_linewidth() == lines[5, 15].get_linewidth()
+    assert "CAR, alpha 0.5, 2" in axes.get_legend_handles_labels()[1]
+    assert "Balanced Softmax, tau 1" in axes.get_legend_handles_labels()[1]
+    assert figure._suptitle.get_text() == "title; lines: logits shifted after training"
+    points = next(entry for entry in axes.containers if entry.get_label() == "CAR, alpha 0.5, 2")[0]
+    assert (points.get_linestyle(), list(points.get_xdata())) == ("None", [15, 19])
 
 
 def test_diagnostics_are_lines_over_epochs(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import spectail
@@ -203,15 +204,51 @@ def test_the_scales_never_share_a_number():
 
 def test_validation_figures_are_read_where_they_are():
     plan = plan_of("sweeps", seeds=(0,), dataset=("glyphs-lt",), method=("CAR, beta 0.5",))
-    found = {
-        "val": {"balanced": 31.0, "head": 60.0, "medium": 20.0, "tail": 5.0, "bottom_10pct": 1.0, "worst_test": 0.0},
-        "overall": 99.0,
-    }
+    figures = {"balanced": 31.0, "head": 60.0, "medium": 20.0, "tail": 5.0, "worst_test": 0.0}
+    found = {"val": figures | {"bottom_10pct": 1.0, "bottom_20pct": 2.0}, "overall": 99.0}
     rows, _ = make_rows(plan, [record(plan.runs[0], found)])
     assert {figure.metric.removeprefix("val_"): figure.mean for figure in rows[0].figures}.items() <= found[
         "val"
     ].items()
     assert [figure.mean for figure in rows[0].figures[:2]] == [31.0, 60.0]
+
+
+def with_line(tail, shifts=(-1.0, 0.0, 1.0)):
+    line = {"shifts": list(shifts), "tail": [tail - 5, tail, tail + 5.123456789], "overall": [40.0, 50.0, 45.0]}
+    return {"tail": tail, "overall": 50.0, "line": line, "val": {"tail": 1.0, "line": {"tail": [9.0] * 3}}}
+
+
+def test_lines_are_read_from_results_and_kept_in_the_file():
+    plan = plan_of("trade-off", seeds=(0, 1), dataset=("glyphs-lt",), imbalance=(100.0,), method=("CE", "car"))
+    cells = list(dict.fromkeys(run.cell for run in plan.runs))
+    records = [record(run, with_line(10.0 * cells.index(run.cell) + run.seed)) for run in plan.runs]
+    rows, _ = make_rows(plan, records)
+    tail = {figure.metric: figure for figure in rows[0].figures}["tail"]
+    assert (rows[0].shifts, tail.line) == ((-1.0, 0.0, 1.0), ((-5.0, 0.0, 5.123456789), (-4.0, 1.0, 6.123456789)))
+    assert {figure.metric: figure for figure in rows[0].figures}["ece"].line == ()
+    read = from_csv(as_csv(plan, rows))
+    assert [entry.cell for entry in read] == [entry.cell for entry in rows]
+    for one, other in zip(read, rows, strict=True):
+        assert one.shifts == other.shifts
+        for mine, yours in zip(one.figures, other.figures, strict=True):
+            assert np.asarray(mine.line) == pytest.approx(np.asarray(yours.line), rel=1e-5)
+
+
+def test_a_line_that_some_seed_lacks_or_that_has_other_shifts_is_none():
+    plan = plan_of("trade-off", seeds=(0, 1), dataset=("glyphs-lt",), imbalance=(100.0,), method=("CE",))
+    for other in ({"tail": 1.0, "overall": 2.0}, with_line(1.0, (-2.0, 0.0, 2.0))):
+        records = [record(plan.runs[0], with_line(3.0)), record(plan.runs[1], other)]
+        (row,) = make_rows(plan, records)[0]
+        assert (row.shifts, {figure.line for figure in row.figures}) == ((), {()})
+
+
+def test_lines_of_held_out_images_are_those_of_the_validation_figures():
+    plan = plan_of("selection", seeds=(0,), dataset=("glyphs-lt",), imbalance=(100.0,), method=("CE",))
+    found = with_line(3.0)
+    found["val"]["line"]["shifts"] = [0.0, 0.1, 0.2]
+    (row,) = make_rows(plan, [record(plan.runs[0], found)])[0]
+    assert row.shifts == (0.0, 0.1, 0.2)
+    assert {figure.metric: figure.line for figure in row.figures}["val_tail"] == ((9.0, 9.0, 9.0),)
 
 
 def test_all_experiments_can_be_sliced():

@@ -83,7 +83,7 @@ def method(monkeypatch):
 
 FIELDS = """method car phases dataset imbalance model seed epochs selection overall head medium tail worst_test
 worst_test_class worst_test_interval zero_classes worst_train worst_ratio bottom_10pct harmonic_mean geometric_mean
-macro_f1 ece spectral_norm per_class groups seconds"""
+macro_f1 ece spectral_norm per_class groups bottom_20pct line seconds"""
 
 
 @pytest.mark.parametrize("changes", [{}, {"method": "car"}, {"eval_train": False}, {"probe": True}])
@@ -100,6 +100,19 @@ def test_every_field_of_the_results(changes, tmp_path):
     expected = {"config.yaml", "manifest.json", "metrics.jsonl", "results.json", "predictions.npz", "checkpoints",
                 "model.safetensors", "digests.json", ".run.lock"}  # fmt: skip
     assert {path.name for path in (tmp_path / "run").iterdir()} == expected
+
+
+def test_results_have_the_line_that_shifting_the_logits_draws(tmp_path):
+    """Of the test set and of held-out images; not shifted it is the figures of the run."""
+    found = train(settings(tmp_path / "run", data__val_fraction=0.3))
+    for figures in (found, found["val"]):
+        line = figures["line"]
+        for name in ("overall", "balanced", "medium", "tail", "worst_test", "bottom_10pct", "bottom_20pct"):
+            assert line[name][line["shifts"].index(0.0)] == figures[name]
+    logits, labels, counts = (found.predictions[name] for name in ("logits", "labels", "class_counts"))
+    for shift, overall in zip(found["line"]["shifts"], found["line"]["overall"], strict=True):
+        predicted = (logits - shift * np.log(counts / counts.sum())).argmax(1)
+        assert overall == pytest.approx(100 * (predicted == labels).mean())
 
 
 def test_what_a_report_needs_of_a_run_is_still_in_memory_when_it_ends(tmp_path):

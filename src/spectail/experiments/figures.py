@@ -39,8 +39,7 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
                 f"{prefix}bottom_20pct": "lowest fifth of the classes, % right"}  # fmt: skip
     if not val:  # of held-out data the worst class is a class of one image
         measures["worst_test"] = "worst class, % right"
-    measures = {name: words for name, words in measures.items()
-                if name.endswith("tail") or len({_mean(row, name)[0] for row in known}) > 1}  # fmt: skip
+    measures = {name: words for name, words in measures.items() if name.endswith("tail") or _varies(known, name)}
     plain = next((row for row in known if is_plain(row.cell)), None)
     floor, below = _floor(known, plain, whole)
     figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
@@ -73,6 +72,13 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     if title:
         figure.suptitle(title, fontsize=10)
     return figure
+
+
+def _varies(rows: Sequence[Row], metric: str) -> bool:
+    """Whether a figure says anything: the worst class may be at 0 everywhere."""
+    found = {_mean(row, metric)[0] for row in rows}
+    lines = (line for row in rows for figure in row.figures if figure.metric == metric for line in figure.line)
+    return len(found.union(*lines)) > 1
 
 
 def _floor(rows: Sequence[Row], plain: Row | None, whole: str) -> tuple[float | None, int]:
