@@ -5,6 +5,7 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,6 +147,17 @@ class Child:
         if not self.ended():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number) if number == signal.SIGKILL else os.kill(self.pid, number)
+
+
+def tests(row: Row, *words: str, **environment: str) -> None:
+    """Tests of the project that do the same, a case each."""
+    called = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", *words]
+    root, variables = Path(__file__).parents[1], os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    found = subprocess.run(called, cwd=root, env=variables, capture_output=True, text=True, check=False)
+    for name, result in re.findall(r"::(\S+) (PASSED|FAILED|ERROR)", found.stdout):
+        row.add(name, None if result == "PASSED" else "fails")
+    if " passed" not in found.stdout:
+        row.add(words[0], found.stdout[-300:] + found.stderr[-300:])
 
 
 def leftovers(folder: Path) -> list[str]:

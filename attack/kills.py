@@ -24,7 +24,7 @@ from spectail.training.loop import train
 from spectail.training.reporter import Reporter
 from spectail.training.signals import Interrupted
 
-from .cases import Child, Row, leftovers
+from .cases import Child, Row, leftovers, tests
 
 EPOCHS = 8
 CASES: dict[str, dict[str, Any]] = {
@@ -155,7 +155,8 @@ def attack(row: Row, work: Path, seed: int, amount: int) -> None:
         left = leftovers(output)
         row.add(f"{runs.case}, {kind}, {hits} times", fault or (f"leaves {left}" if left else None))
     ranks(row, work, draws, max(2, amount // 20))
-    cluster(row)
+    # of a Ray cluster: nodes, runs and drivers are killed, and what is left is compared
+    tests(row, "tests/cluster", "-k", "dies or deaths or killed or signal", SPECTAIL_CLUSTER="1")
 
 
 def ranks(row: Row, work: Path, draws: random.Random, amount: int) -> None:
@@ -199,27 +200,3 @@ def ranks(row: Row, work: Path, draws: random.Random, amount: int) -> None:
             except AssertionError as error:
                 fault = f"differs: {str(error)[:300]}"
         row.add(f"two ranks, {which}", fault)
-
-
-def cluster(row: Row) -> None:
-    """The tests of a Ray cluster that kill nodes, runs and drivers, and compare what is left."""
-    environment = os.environ | {"SPECTAIL_CLUSTER": "1", "OMP_NUM_THREADS": "1"}
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "tests/cluster",
-        "-k",
-        "dies or deaths or killed or signal",
-    ]
-    found = subprocess.run(
-        words, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True, check=False
-    )
-    for line in found.stdout.splitlines():
-        if " PASSED" in line or " FAILED" in line or " ERROR" in line:
-            row.add(f"Ray: {line.partition('::')[2].partition(' ')[0]}", None if " PASSED" in line else "fails")
-    if "passed" not in found.stdout:
-        row.add("Ray", found.stdout[-300:] + found.stderr[-300:])

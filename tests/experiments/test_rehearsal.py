@@ -112,7 +112,7 @@ def test_a_failure_has_its_sentence_and_the_rest_goes_on(tmp_path, index):
 
 
 def test_a_run_that_does_not_find_its_checkpoint_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "newest", lambda folder: None)
+    monkeypatch.setattr(checkpoint, "newest", lambda folder, run: None)
     outcome = carry_out(rehearsals(tmp_path, "ce")[0])
     assert (outcome.status, outcome.error) == ("failed", "train began anew instead of going on from its checkpoint.")
 

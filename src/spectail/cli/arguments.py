@@ -22,7 +22,6 @@ from rich.console import Console
 
 from .._utils.errors import one_line
 from .._utils.names import nearest
-from ..methods.registry import trust
 
 T = TypeVar("T")
 INDENT, COLUMN, WIDEST = 2, 26, 100  # of the page: flags, their sentences, its right edge
@@ -81,7 +80,10 @@ def read_own_flags(
         print_page(f"{prog} {' '.join(flag.name for flag in positional)}".strip(), about(kind), (), groups)
         raise SystemExit(0)
     found, others = parse_known(kind, prog, arguments)
-    trust(*getattr(found, "trust", ()))
+    if getattr(found, "trust", ()):
+        from ..methods.registry import trust  # noqa: PLC0415 - torch is slow to import
+
+        trust(*found.trust)  # type: ignore[attr-defined]
     return found, others
 
 

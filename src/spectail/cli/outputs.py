@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..training.run_folder import FILES
-
 ALSO = ("fit.json", "advice.json", "advice.csv", "compare.json")
 """What commands leave in the folders of runs, beside what a run itself writes."""
 
@@ -52,9 +50,10 @@ def check_folder(path: Path) -> None:
 
 
 def _is_of_a_run(path: Path) -> bool:
+    from ..training.run_folder import FILES  # noqa: PLC0415 - torch is slow to import
+
     name, folder = path.name.lower(), path.absolute().parent
-    if "checkpoints" in folder.parts and (folder.parts[: folder.parts.index("checkpoints")]):
-        home = Path(*folder.parts[: len(folder.parts) - folder.parts[::-1].index("checkpoints") - 1])
-        if (home / "config.yaml").exists():
-            return True
+    home = next((above.parent for above in (folder, *folder.parents) if above.name == "checkpoints"), None)
+    if home is not None and (home / "config.yaml").exists():
+        return True
     return name in (*FILES, *ALSO) and ((folder / "config.yaml").exists() or (folder / "runs.sqlite").exists())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .._utils.checks import check_limits
 from .._utils.names import nearest
 from .config import DataConfig
 
@@ -109,7 +108,6 @@ NAMES = [entry.name for entry in [*ENTRIES, *OWN]]
 
 def check_options(config: DataConfig, entry: Entry) -> None:
     """No option is silently ignored: one that means nothing for this data set is refused."""
-    check_limits(config)
     changed = {option.name for option in dataclasses.fields(config) if getattr(config, option.name) != option.default}
     for name in sorted(changed & SPECIAL - entry.takes):
         raise ValueError(f"--{name.replace('_', '-')} means nothing for {config.dataset}. Leave it out.")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .._utils.checks import Seed
-
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -35,14 +33,14 @@ class DataConfig:
     """Where a class has fewer images than the profile asks for, take those that exist and record it."""
     selection: Literal["ldam", "first-n"] = "ldam"
     """Which images a class keeps: a seeded shuffle that most of the field shares, or the first ones."""
-    data_seed: Seed = 0
+    data_seed: int = 0
     """Seed of the subset and of held-out splits. It is not the training seed: runs with different seeds share
     their data."""
     val_fraction: float = 0.0
     """Fraction of each class's training images to hold out for validation."""
     val_per_class: int = 0
     """Number of training images of each class to hold out for validation, instead of a fraction."""
-    val_seed: Seed | None = None
+    val_seed: int | None = None
     """Seed that chooses the images held out for validation. By default the data seed."""
     test_fraction: float = 0.2
     """Fraction of each class to hold out as test set where the data has none."""
