@@ -34,6 +34,15 @@ class Data(DataConfig):
 
 
 @dataclass(frozen=True)
+class Network(ModelConfig):
+    """Which network to take features from, or to train."""
+
+    model: str = "auto"
+    """Name of the network. auto takes the best pre-trained one whose weights are at hand, or that the hub gives; without
+    any, and with a name such as small-cnn, a network is trained from scratch."""
+
+
+@dataclass(frozen=True)
 class FitCommand:
     """Find the best classifier for a goal: heads with many losses and settings on the features of a pre-trained
     network, judged on images that they have not seen, and the best one trained on all images.
@@ -52,7 +61,7 @@ class FitCommand:
     """Time for everything, such as 90s, 5m or 2h. By default as long as it takes."""
     method: tuple[str, ...] = ()
     """Methods to choose from; cross entropy is always tried. By default all that `fit` knows."""
-    model: tyro.conf.OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    model: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     finetune: bool = False
     """Train the whole network in the end, by the method that is best on its features."""
     epochs: int | None = None
@@ -91,7 +100,9 @@ def run(arguments: list[str]) -> None:
     if (output / "config.yaml").exists():
         raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
     data = DataConfig(**vars(options.data))
-    config = TrainConfig(data, options.model, seed=options.seed, device=options.device, output=output)
+    config = TrainConfig(
+        data, ModelConfig(**vars(options.model)), seed=options.seed, device=options.device, output=output
+    )
     console = make_console()
 
     def say(text: str) -> None:

@@ -31,7 +31,7 @@ def show(console: Console, analyses: Sequence[Analysis], comparison: Comparison 
         for table in (confusion_table(analysis, top), worst_table(analysis, top)):
             if table.rows:
                 console.print(_rich(table))
-        console.print(direction_text(analysis), soft_wrap=True)
+        console.print(direction_text(analysis))
         untested = sum(entry["test_count"] == 0 for entry in analysis.per_class)
         if untested:
             noun = "class without test images counts" if untested == 1 else "classes without test images count"

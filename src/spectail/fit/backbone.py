@@ -15,6 +15,8 @@ from ..models.build import MODELS, ModelConfig
 PREFERRED = ("vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch16_224.augreg_in21k_ft_in1k",
              "resnet50.a1_in1k", "tf_efficientnet_lite0.in1k")  # fmt: skip
 """Best first, all small enough for a CPU. The first is what the hub is asked for."""
+AUTO = "auto"
+"""What stands for the network until one is found."""
 WAIT = 10.0
 """Seconds that the hub may take to answer."""
 SMALL, UPSCALED, USUAL = 100, 128, 224
@@ -40,11 +42,11 @@ def choose_backbone(asked: ModelConfig, pixels: int) -> Backbone:
     """
     sized = replace(asked, img_size=asked.img_size or (UPSCALED if pixels < SMALL else USUAL))
     if asked.init is not None:
-        name = asked.model if asked.model != ModelConfig.model else _named_by(asked.init)
+        name = asked.model if asked.model != AUTO else _named_by(asked.init)
         return Backbone(replace(sized, model=name, pretrained=False), True, f"features of {name} ({asked.init.name})")
-    if asked.model != ModelConfig.model and asked.model not in MODELS:
+    if asked.model != AUTO and asked.model not in MODELS:
         return Backbone(replace(sized, pretrained=True), True, f"features of {asked.model}")
-    if asked.model == ModelConfig.model:
+    if asked.model == AUTO:
         for path in _files():
             name = _named_by(path)
             return Backbone(replace(sized, model=name, init=path), True, f"features of {name} ({path.name})")
@@ -55,12 +57,14 @@ def choose_backbone(asked: ModelConfig, pixels: int) -> Backbone:
             name = PREFERRED[0]
             return Backbone(replace(sized, model=name, pretrained=True), True, f"features of {name}, from the hub")
     size = asked.img_size or min(pixels, 64)
-    why = "" if asked.model != ModelConfig.model else (
+    why = "" if asked.model != AUTO else (
         ": no pre-trained weights are at hand, and the hub does not answer. For a far better classifier download a "
         f"weight file such as that of timm/{PREFERRED[-1]} and pass it with --init FILE"
     )  # fmt: skip
-    note = f"a small network ({asked.model}) is trained from scratch{why}"
-    return Backbone(replace(asked, img_size=size), False, note)
+    name = ModelConfig.model if asked.model == AUTO else asked.model
+    return Backbone(
+        replace(asked, model=name, img_size=size), False, f"a small network ({name}) is trained from scratch{why}"
+    )
 
 
 def _named_by(path: Path) -> str:
