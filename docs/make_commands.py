@@ -83,8 +83,8 @@ def pages() -> dict[str, str]:
     for name, (_, text) in COMMANDS.items():
         page = help_of(name, ALL.get(name, ["--help"]))
         parts = [NOTE, f"# spectail {name}\n", f"{text[0].upper()}{text[1:]}.\n", page]
-        for action in re.findall(r"^  (\w+) ", page, re.MULTILINE) if name == "experiment" else ():
-            parts.append(f"\n## {action}\n\n{help_of(name, [action, '--help'])}")
+        actions = re.findall(r"^  (\w+) ", page, re.MULTILINE) if name == "experiment" else []
+        parts += [f"\n## {action}\n\n{help_of(name, [action, '--help'])}" for action in actions]
         if name in SEE:
             parts.append(f"\nMore: {SEE[name]}.")
         found[f"{name}.md"] = "\n".join(parts)

@@ -3,8 +3,9 @@
     python docs/make_results.py              # write them again
     python docs/make_results.py --check      # exit code 1 if a page differs from its evidence
 
-The tables of the cost page are those that `benchmarks/car_step.py` prints. A file of evidence is what `spectail experiment table NAME --format csv` writes: every cell, every seed. A table stands
-between two marks, ``<!-- table NAME -->`` and ``<!-- end -->``.
+The tables of the cost page are those that `benchmarks/car_step.py` prints. A file of evidence is what `spectail
+experiment table NAME --format csv` writes: every cell, every seed. A table stands between two marks, ``<!-- table NAME
+-->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_commands_run_as_printed(tmp_path, monkeypatch):
     monkeypatch.setattr(crossfit.cross_fit, "__kwdefaults__", crossfit.cross_fit.__kwdefaults__ | {"ladder": (10, 20)})
     monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 2)
     monkeypatch.setattr(backbone, "answers", lambda name: False)
-    monkeypatch.setattr(backbone, "_is_cached", lambda name: False)
+    monkeypatch.setattr(backbone, "is_cached", lambda name: False)
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     commands = [content.splitlines() for language, content in blocks if not language]
     lines = [shlex.split(line, comments=True) for block in commands for line in block]

@@ -20,7 +20,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "make_engine", lambda *_: Here())
     monkeypatch.setattr(crossfit.cross_fit, "__kwdefaults__", crossfit.cross_fit.__kwdefaults__ | {"ladder": (30, 60)})
     monkeypatch.setattr(backbone, "answers", lambda name: False)
-    monkeypatch.setattr(backbone, "_is_cached", lambda name: False)
+    monkeypatch.setattr(backbone, "is_cached", lambda name: False)
 
 
 def array(path, sizes=(60, 25, 6, 1), width=8, apart=1.5, **more):
@@ -147,7 +147,7 @@ def test_weights_at_hand_are_found_by_their_name(tmp_path, monkeypatch):
     file.rename(tmp_path / "weights" / file.name)
     found = backbone.choose_backbone(ModelConfig("auto"), 300)
     assert (found.model.model, found.model.img_size, found.model.init.name) == ("resnet18", 224, "resnet18.safetensors")
-    monkeypatch.setattr(backbone, "_is_cached", lambda name: name == backbone.PREFERRED[2])
+    monkeypatch.setattr(backbone, "is_cached", lambda name: name == backbone.PREFERRED[2])
     (tmp_path / "weights" / file.name).unlink()
     assert backbone.choose_backbone(ModelConfig("auto"), 300).model.model == backbone.PREFERRED[2]
 

@@ -38,8 +38,8 @@ class Network(ModelConfig):
     """Which network to take features from, or to train."""
 
     model: str = "auto"
-    """Name of the network. auto takes the best pre-trained one whose weights are at hand, or that the hub gives; without
-    any, and with a name such as small-cnn, a network is trained from scratch."""
+    """Name of the network. auto takes the best pre-trained one whose weights are at hand, or that the hub gives;
+    without any, and with a name such as small-cnn, a network is trained from scratch."""
 
 
 @dataclass(frozen=True)
