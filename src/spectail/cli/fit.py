@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,8 +177,29 @@ def show(console: Console, record: dict[str, Any], output: Path) -> None:
     console.print(table)
     for note in record["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
-    for line in (*record["answer"], *record["alternatives"], f"results in {output}"):
+    for line in (*record["answer"], *tested(output), *record["alternatives"], f"results in {output}"):
         console.print(line, soft_wrap=True)
+
+
+def tested(output: Path) -> Iterator[str]:
+    """What the model does on the test images, what it still mixes up, and what can be done about the data."""
+    from ..diagnosis.advice import Advice  # noqa: PLC0415
+    from ..diagnosis.analysis import analyse  # noqa: PLC0415
+    from ..diagnosis.prediction_files import read_predictions  # noqa: PLC0415
+    from ..report.advice import AdviceView  # noqa: PLC0415
+
+    found = analyse(read_predictions(output))
+    rare = "" if found.metrics["tail"] is None else f", {found.metrics['tail']:.1f} % in rare classes"
+    yield f"On {len(found.predictions):,} test images it is right for {found.metrics['overall']:.1f} %{rare}."
+    names = found.predictions.class_names
+    mixed = [
+        f"'{names[one.true]}' for '{names[one.predicted]}' ({one.count} times)" for one in found.top_confusions[:3]
+    ]
+    if mixed:
+        yield f"Most often it takes {', '.join(mixed)}."
+    advice = Advice.load(output)
+    if advice is not None:
+        yield f"What you can do: {AdviceView('', advice, {}).summary} All of it is in {output / 'advice.csv'}."
 
 
 def check(options: FitCommand) -> None:
