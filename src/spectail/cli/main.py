@@ -9,6 +9,7 @@ from importlib import import_module
 from .. import __version__
 from .._utils.errors import one_line
 from .._utils.names import nearest
+from .._utils.versions import pip_install
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (error.name or "").startswith("spectail"):
             raise
         extra = "report" if error.name == "jinja2" else "train"  # every command needs the parser that train brings
-        print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[{extra}]'", file=sys.stderr)
+        print(f"spectail {name} needs the package {error.name!r}: {pip_install(extra)}", file=sys.stderr)
         return 1
     except (ValueError, OSError) as error:
         if os.environ.get("SPECTAIL_DEBUG"):

@@ -104,7 +104,7 @@ def _read_counts(counts: Counts, names: Sequence[str] | None) -> Any:
     if not isinstance(content, dict):
         return content
     if names is None:
-        raise ValueError(f"{path} maps names to counts, but the classes have no names; pass them too, or a list.")
+        return content  # the labels will tell
     missing = next((name for name in names if name not in content), None)
     if missing is not None:
         raise ValueError(f"{path} has no count for class {missing!r}; {nearest(missing, content, 'it has')}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,17 +135,22 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     if not len(labels):
         raise ValueError("there is no prediction in it; expected at least one test image.")
     names = None if raw.names is None else tuple(str(entry) for entry in raw.names)
-    counts = None if raw.counts is None else _counts(raw.counts)
+    by_name = raw.counts if isinstance(raw.counts, Mapping) else None
     both = [values for values in (labels, predicted) if values is not None]
     for what, values in zip(("labels", "predicted classes"), both, strict=False):
         _require_known(values, what, names)
     if names is None and scores is None and any(whole_numbers(values) is None for values in both):
-        names = tuple(sorted({text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}))
+        found = {text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}
+        names = tuple(sorted(found.union(by_name or ())))
+        if raw.counts is not None and by_name is None and len(raw.counts) == len(names):  # position is all there is
+            ends = f"{raw.counts[0]} for {names[0]!r} to {raw.counts[-1]} for {names[-1]!r}"
+            raw.notes += (f"The counts are taken in alphabetical order: {ends}. JSON by class name leaves no doubt.",)
+    counts = None if raw.counts is None else _counts(raw.counts if by_name is None else _in_order(by_name, names))
     size = _size(both, scores, names, counts)
     names = names if names is not None else tuple(map(str, range(size)))
     for what, amount in (("class names", len(names)), ("class counts", size if counts is None else len(counts))):
         if amount != size:
-            raise ValueError(f"there must be one of the {what} for each of the {size:,} classes; got {amount:,}.")
+            raise ValueError(f"there are {size:,} classes but {amount:,} {what}; give one for each class.")
     ids = [_class_ids(values, names, what) for values, what in zip(both, ("labels", "predicted classes"), strict=False)]
     logits = None
     if scores is not None:
@@ -240,6 +245,15 @@ def _class_ids(values: NDArray[Any], names: tuple[str, ...], what: str) -> NDArr
         raise ValueError(f"{what} are names, but two classes are called {twice[0]!r}; use indices.")
     _, inverse = np.unique(values, return_inverse=True)
     return np.asarray(np.array([label_of[text] for text in texts or []], dtype=np.int64)[inverse])
+
+
+def _in_order(counts: Mapping[str, Any], names: tuple[str, ...] | None) -> list[Any]:
+    """Counts by class name in the order of the classes."""
+    wanted = names if names is not None else tuple(map(str, range(len(counts))))
+    missing = next((name for name in wanted if name not in counts), None)
+    if missing is not None:
+        raise ValueError(f"there is no count for class {missing!r}; {nearest(missing, counts, 'counts are of')}")
+    return [counts[name] for name in wanted]
 
 
 def _counts(counts: Any) -> NDArray[np.int64]:
