@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from .comparison import Difference
+if TYPE_CHECKING:
+    from .comparison import Difference
 
 JUDGED = {"overall": "overall", "tail": "tail", "bottom_10pct": "lowest 10 %"}
 """Figures of a verdict, and their names. The mean over classes follows from the others."""
@@ -25,6 +27,7 @@ def verdict(
         clear: whether a difference is beyond chance; by default whether its interval leaves out 0.
 
     Example:
+        >>> from spectail.diagnosis.comparison import Difference
         >>> gains = {"overall": Difference(0.2, -0.5, 0.9), "tail": Difference(50.6, 40.2, 61.0)}
         >>> verdict("balanced-softmax", "ce", gains)
         'balanced-softmax beats ce: tail +50.6 [+40.2, +61.0], overall level'
