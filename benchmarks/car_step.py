@@ -260,6 +260,28 @@ def memory_child(num_classes: int, batch: int, ema: str, steps: int) -> None:
     print(json.dumps({"extra_peak_mb": peak() - before, "after_3_steps_mb": early - before, "state_dict_mb": state}))
 
 
+def without_fixed(row: dict[str, Any]) -> dict[str, Any]:
+    """A size without the fixed path, whose times on a CPU say nothing."""
+    return row | {"methods": {name: entry for name, entry in row["methods"].items() if "fixed" not in name}}
+
+
+def fixed_table(rows: list[dict[str, Any]]) -> str:
+    """Calls of the fixed path, and its largest errors over all streams and sizes."""
+    lines = ["| fixed path | calls | value err | gradient err |", "|---|---|---|---|"]
+    for ema in ("batch", "class"):
+        entries = [row["methods"][f"{ema}, fixed"] for row in rows if f"{ema}, fixed" in row["methods"]]
+        worst = [max(entry[key] for entry in entries) for key in ("value_error", "gradient_error")]
+        lines.append(f"| {LABELS[ema]} | {entries[0]['calls']} | {worst[0]:.1e} | {worst[1]:.1e} |")
+    return "\n".join(lines)
+
+
+def memory_table(memory: dict[str, dict[str, float]]) -> str:
+    lines = ["| method | extra peak memory, MB | of these in `state_dict`, MB |", "|---|---|---|"]
+    for ema, entry in memory.items():
+        lines.append(f"| {LABELS[ema]} | {entry['extra_peak_mb']:.0f} | {entry['state_dict_mb']:.0f} |")
+    return "\n".join(lines)
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| stream | K | method | min ms | x CE (min) | x CE (median) | calls | iterations | value err | gradient err |",
@@ -328,9 +350,7 @@ def main() -> None:
     if not options.no_memory:
         largest = max(options.classes)
         report["memory"] = {ema: peak_memory(largest, options.batch, ema, 60) for ema in SURROGATE}
-        print(f"\nExtra peak memory at K = {largest:,}, in MB:")
-        for ema, entry in report["memory"].items():
-            print(f"  ema={ema!r}: {entry['extra_peak_mb']:.0f} in all, state_dict {entry['state_dict_mb']:.0f}")
+        print(f"\nMemory at K = {largest:,}:\n" + memory_table(report["memory"]))
     if not options.no_growth:
         sizes = [(k, options.batch) for k in (50, 100, 200, 500, 1000, 2000, 4000, 8142)]
         sizes += [(1000, b) for b in (32, 64, 256, 512, 1024)]

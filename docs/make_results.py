@@ -1,15 +1,17 @@
-"""Tables and figures of README and results page, from the numbers in docs/evidence.
+"""Tables and figures of README, results page and cost page, from docs/evidence and benchmarks/results.
 
     python docs/make_results.py              # write them again
     python docs/make_results.py --check      # exit code 1 if a page differs from its evidence
 
-A file of evidence is what `spectail experiment table NAME --format csv` writes: every cell, every seed. A table stands
-between two marks, ``<!-- table NAME -->`` and ``<!-- end -->``.
+The tables of the cost page are those that `benchmarks/car_step.py` prints. A file of evidence is what `spectail
+experiment table NAME --format csv` writes: every cell, every seed. A table stands between two marks, ``<!-- table NAME
+-->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -24,7 +26,8 @@ from spectail.experiments.tables import Figure, Row, from_csv, shown
 from spectail.report.figures import save
 
 DOCS = Path(__file__).parent
-PAGES = (DOCS.parent / "README.md", DOCS / "results.md")
+BENCHMARKS = DOCS.parent / "benchmarks"
+PAGES = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "cost.md")
 GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
 LINES = (
     "CE",
@@ -57,6 +60,7 @@ class Part:
 TABLES = {
     "readme": Part(
         "trade-off",
+        ("overall", "head", "medium", "tail", "worst_test"),
         imbalance=100.0,
         labels=(
             "CE",
@@ -148,9 +152,28 @@ def figure_of(row: Row, metric: str) -> Figure:
     return next((figure for figure in row.figures if figure.metric == metric), Figure(metric, (), None))
 
 
+def cost_table(name: str) -> str:
+    """A table of what a step costs, as the benchmark prints it."""
+    sys.path.append(str(BENCHMARKS))
+    import car_step  # noqa: PLC0415
+
+    found = json.loads((BENCHMARKS / "results" / "car_step.json").read_text(encoding="utf-8"))
+    if name == "cost-step":
+        return car_step.table([car_step.without_fixed(row) for row in found["sizes"]])
+    if name == "cost-fixed":
+        return car_step.fixed_table(found["sizes"])
+    return {"cost-memory": car_step.memory_table, "cost-growth": car_step.growth_table}[name](found[name[5:]])
+
+
 def filled(text: str) -> str:
     """A page with its tables written again."""
-    return MARKED.sub(lambda mark: f"<!-- table {mark[1]} -->\n{as_markdown(TABLES[mark[1]])}\n<!-- end -->", text)
+
+    def write(mark: re.Match[str]) -> str:
+        name = mark[1]
+        table = cost_table(name) if name.startswith("cost-") else as_markdown(TABLES[name])
+        return f"<!-- table {name} -->\n{table}\n<!-- end -->"
+
+    return MARKED.sub(write, text)
 
 
 def draw() -> None:
@@ -168,14 +191,14 @@ def draw() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Tables and figures from docs/evidence.")
+    parser = argparse.ArgumentParser(description="Tables and figures from the evidence.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page is out of date")
     check = parser.parse_args(arguments).check
     pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
     stale = [path for path, text in pages.items() if filled(text) != text]
     if check:
         for path in stale:
-            print(f"{path.name} differs from docs/evidence: python docs/make_results.py", file=sys.stderr)
+            print(f"{path.name} differs from its evidence: python docs/make_results.py", file=sys.stderr)
         return int(bool(stale))
     for path in stale:
         path.write_text(filled(pages[path]), encoding="utf-8")

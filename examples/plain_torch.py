@@ -8,6 +8,7 @@ Run it twice: the second time it goes on where the first one stopped.
 from pathlib import Path
 
 import torch
+from baseline import cross_entropy, figures
 from torch import nn
 
 from spectail import CARLoss
@@ -29,7 +30,7 @@ def main() -> None:
     inputs, labels = as_tensors(data.train)
     model = nn.Sequential(nn.Linear(inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, len(data.counts)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    criterion = CARLoss(data.counts)  # was: nn.CrossEntropyLoss()
+    criterion = CARLoss.balanced(data.counts)  # was: nn.CrossEntropyLoss()
     first = 0
     if CHECKPOINT.exists():
         saved = torch.load(CHECKPOINT)
@@ -56,8 +57,8 @@ def main() -> None:
     test, truth = as_tensors(data.test)
     with torch.no_grad():
         metrics.update(model(test), truth)
-    found = metrics.compute()
-    print(f"overall {found['overall']:.1f} %, worst class {found['worst_test_class']!r} {found['worst_test']:.1f} %")
+    print(cross_entropy(data, epoch + 1))
+    print("CARLoss.balanced:", figures(metrics.compute()))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from baseline import cross_entropy, figures
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -39,7 +40,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, len(data.counts))).to(device)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    criterion = CARLoss(data.counts).to(device)  # outside of DDP: its state is equal on all ranks by itself
+    criterion = CARLoss.balanced(data.counts).to(device)  # outside of DDP: its state is equal on all ranks by itself
 
     parts = {"model": net, "optimizer": optimizer, "criterion": criterion}
     first = 0
@@ -65,9 +66,8 @@ def main() -> None:
         metrics.update(net(inputs[rank::world].to(device)), labels[rank::world].to(device))
     metrics.sync()  # adds up what the ranks have seen
     if rank == 0:
-        found = metrics.compute()
-        figures = f"overall {found['overall']:.1f} %, tail {found['tail']:.1f} %"
-        print(f"{figures}, worst class {found['worst_test']:.1f} %", flush=True)
+        print(cross_entropy(data, epoch + 1))
+        print("CARLoss.balanced:", figures(metrics.compute()), flush=True)
         CHECKPOINT.parent.mkdir(exist_ok=True)
         states = {name: part.state_dict() for name, part in parts.items()}  # those of one rank are enough
         torch.save({**states, "epoch": epoch}, CHECKPOINT)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from baseline import cross_entropy, figures
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -38,7 +39,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(tensors(data.train), batch_size=16, shuffle=True, drop_last=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    criterion = CARLoss(data.counts).to(accelerator.device)  # it has no parameters, so it is not prepared
+    criterion = CARLoss.balanced(data.counts).to(accelerator.device)  # it has no parameters, so it is not prepared
     accelerator.register_for_checkpointing(criterion)  # its history is in every save_state()
     if CHECKPOINT.exists():
         accelerator.load_state(str(CHECKPOINT))
@@ -57,8 +58,9 @@ def main() -> None:
     inputs, labels = tensors(data.test).tensors
     with torch.no_grad():
         metrics.update(accelerator.unwrap_model(model)(inputs.to(accelerator.device)).cpu(), labels)
-    found = metrics.compute()
-    accelerator.print(f"overall {found['overall']:.1f} %, worst class {found['worst_test']:.1f} %")
+    if accelerator.is_main_process:
+        print(cross_entropy(data, EPOCHS))
+        print("CARLoss.balanced:", figures(metrics.compute()))
     accelerator.end_training()
 
 

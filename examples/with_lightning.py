@@ -8,6 +8,7 @@ import spectail.integrations  # noqa: F401 - first: makes torchvision load besid
 # isort: split
 import lightning as L
 import torch
+from baseline import cross_entropy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ class Classifier(L.LightningModule):
     def __init__(self, counts: ClassCounts) -> None:
         super().__init__()
         self.model = nn.Sequential(nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, len(counts)))
-        self.criterion = CARLoss(counts)
+        self.criterion = CARLoss.balanced(counts)
         self.accuracy = GroupAccuracy(counts)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -63,6 +64,7 @@ def main() -> None:
     )
     train = loader(data.train, batch_size=16, shuffle=True, drop_last=True)
     trainer.fit(Classifier(data.counts), train, loader(data.test, batch_size=200))
+    print(cross_entropy(data, 12))
     for name in ("car/spectral_norm", "val/overall", "val/worst", "val/worst_class", "val/singular_value_1"):
         print(f"{name}: {float(trainer.callback_metrics[name]):.3f}")
 

@@ -10,6 +10,7 @@ import spectail.integrations  # noqa: F401 - first: makes torchvision load besid
 # isort: split
 import timm
 import torch
+from baseline import cross_entropy, figures
 from timm.data import Mixup
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
@@ -20,7 +21,7 @@ from spectail.data import load
 from spectail.integrations.timm import StatefulTask
 from spectail.metrics import Metrics
 
-EPOCHS, BATCH = 30, 32
+EPOCHS, BATCH = 100, 32
 FOLDER = Path("runs/with_timm")
 
 
@@ -35,7 +36,7 @@ def main() -> None:
     images, labels = as_tensors(data.train)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
     model = timm.create_model("vit_tiny_patch16_224", num_classes=len(data.counts), **size)
-    task = StatefulTask(model, CARLoss(data.counts))  # a ClassificationTask that saves the history of CAR
+    task = StatefulTask(model, CARLoss.balanced(data.counts))  # a ClassificationTask that saves the history of CAR
     optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3, weight_decay=0.05)
     scheduler = CosineLRScheduler(optimizer, t_initial=EPOCHS, warmup_t=1, warmup_lr_init=1e-4)
     mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, label_smoothing=0.0, num_classes=len(data.counts))
@@ -62,6 +63,8 @@ def main() -> None:
         saver.save_checkpoint(epoch, metric=found["balanced"])
         print(f"epoch {epoch}: loss {losses.avg:.3f}, overall {found['overall']:.1f} %, tail {found['tail']:.1f} %")
 
+    print(cross_entropy(data, EPOCHS, timm.create_model("vit_tiny_patch16_224", num_classes=10, **size), lr=2e-3))
+    print("CARLoss.balanced, with Mixup:", figures(found))
     saved = torch.load(FOLDER / "last.pth.tar")
     task.load_checkpoint_state(saved["state_dict"], saved["task_state"])  # to go on, with the history of CAR
     print("loaded", FOLDER / "last.pth.tar")

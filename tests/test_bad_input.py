@@ -247,3 +247,27 @@ def test_lists_in_place_of_matrices_are_refused_in_words():
         spectral.top_singular([[1.0]])
     with pytest.raises(TypeError, match="got list"):
         SF.worst_class_error([[0.0]])
+
+
+def test_labels_in_place_of_counts_are_recognised():
+    labels = torch.tensor([0] * 50 + [1] * 10 + [2] * 5)
+    with pytest.raises(ValueError, match=r"these 65 numbers from 0 to 2 look like labels. .*ClassCounts.from_targets"):
+        CARLoss(labels)
+    with pytest.raises(ValueError, match="class 1 has 0 images"):
+        CARLoss([5, 0, 3])
+    with pytest.raises(ValueError, match=r"numpy.unique\(labels, return_inverse=True\)"):
+        ClassCounts.from_targets(["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("label_smoothing", r"base=torch.nn.CrossEntropyLoss\(label_smoothing=...\)"),
+        ("reduction", "the loss is a mean over the batch"),
+        ("bta", "did you mean 'beta'"),
+    ],
+)
+def test_options_that_car_does_not_have(option, words):
+    for make in (CARLoss, CARLoss.classwise, CARLoss.balanced):
+        with pytest.raises(TypeError, match=f"CARLoss has no option '{option}'.*{words}"):
+            make([10, 5], **{option: 0.1})

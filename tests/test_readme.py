@@ -1,12 +1,16 @@
-"""The Python of the README and of docs/data.md runs as printed, and their tables name everything there is."""
+"""The blocks of the README and the Python of docs/data.md run as printed, and tables name everything there is."""
 
 import inspect
 import re
+import shlex
+import shutil
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+OPTIONS = ROOT / "docs" / "options.md"
 DATA = ROOT / "docs" / "data.md"
 
 
@@ -25,16 +29,53 @@ def first_column(page):
     return set(re.findall(r"^\| `([^`]+)`", page.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_snippets_run_as_printed():
+def test_snippets_run_as_printed(capsys):
+    text = README.read_text(encoding="utf-8")
     assert run_snippets(README)["loss"].requires_grad
+    printed = capsys.readouterr().out.splitlines()
+    assert re.findall(r"^print\(.*\)  # (.*)$", text, re.MULTILINE) == printed
+    assert len(text.splitlines()) <= 150
+
+
+def test_commands_run_as_printed(tmp_path, monkeypatch):
+    """In the folder of somebody with photos, a new photo and a file of predictions, and without a network."""
+    from data.builders import class_folders
+
+    from spectail.cli.main import main
+    from spectail.experiments import driver
+    from spectail.fit import backbone, crossfit, networks
+
+    monkeypatch.chdir(tmp_path)
+    class_folders(tmp_path / "photos", {"ant": 24, "bee": 12, "cow": 6}, side=32)
+    shutil.copy(next((tmp_path / "photos" / "bee").iterdir()), "new.jpg")
+    Path("predictions.csv").write_text("label,prediction\n" + "cat,cat\n" * 9 + "cat,dog\n" + "dog,dog\n" * 4)
+    monkeypatch.setattr(driver, "make_engine", lambda *_: crossfit.Here())  # heads are trained here, for a few steps
+    monkeypatch.setattr(crossfit.cross_fit, "__kwdefaults__", crossfit.cross_fit.__kwdefaults__ | {"ladder": (10, 20)})
+    monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 2)
+    monkeypatch.setattr(backbone, "answers", lambda name: False)
+    monkeypatch.setattr(backbone, "is_cached", lambda name: False)
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    commands = [content.splitlines() for language, content in blocks if not language]
+    lines = [shlex.split(line, comments=True) for block in commands for line in block]
+    assert {words[0] for words in lines} == {"spectail", "pip"}
+    for words in lines:
+        assert words[0] == "pip" or main(words[1:]) == 0, words
+    assert Path("report.html").exists()
+    assert Path("runs/fit-photos-balanced/report.html").exists()
+
+
+def test_extras_of_the_readme_exist():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = set(tomllib.load(file)["project"]["optional-dependencies"])
+    assert first_column(README) - {"car-balanced"} == extras - {"dev", "docs"}
 
 
 def test_options_table_names_every_option():
     from spectail import CAR
 
-    table = set(re.findall(r"^\| `(\w+)` \|", README.read_text(encoding="utf-8"), re.MULTILINE))
-    options = set(inspect.signature(CAR).parameters) - {"class_counts"}
-    assert table == options
+    assert {name for name in first_column(OPTIONS) if name.isidentifier()} == set(inspect.signature(CAR).parameters) - {
+        "class_counts"
+    }
 
 
 def test_snippets_of_the_data_page_run_as_printed(tmp_path, monkeypatch, capsys):

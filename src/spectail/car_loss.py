@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from ._core.distributed import Sync
 from ._utils.checks import check_number
+from ._utils.names import nearest
 from .car import CAR, PRESETS
 from .counts import CountsLike
 from .targets import MixedTarget, Target
@@ -73,6 +75,7 @@ class CARLoss(nn.Module):
             raise ValueError(
                 "shift_base is for the cross entropy of CARLoss itself; shift the logits inside base instead."
             )
+        check_options(options)
         self.car = CAR(class_counts, **options)
         self.alpha, self.base = float(alpha), base
         self.start_step, self.warmup_steps, self.shift_base = start_step, warmup_steps, bool(shift_base)
@@ -154,6 +157,20 @@ class CARLoss(nn.Module):
             self.step = self.step.to(like.device)
         progress = (self.step - self.start_step + 1) / max(self.warmup_steps, 1)
         return self.alpha * progress.clamp(0, 1).to(like.dtype)
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Say what to write in place of an option that CAR does not have; many are those of torch's cross entropy."""
+    known = [name for name in inspect.signature(CAR).parameters if name != "class_counts"]
+    for name in options:
+        if name in ("label_smoothing", "weight"):
+            advice = f"It belongs to the loss beside CAR: base=torch.nn.CrossEntropyLoss({name}=...)."
+        elif name == "reduction":
+            advice = "The loss is a mean over the batch; CAR has one value for all of it."
+        else:
+            advice = nearest(name, [*known, "alpha", "base", "start_step", "warmup_steps", "shift_base"])
+        if name not in known:
+            raise TypeError(f"CARLoss has no option {name!r}; {advice[0].lower()}{advice[1:]}")
 
 
 def cross_entropy(logits: Tensor, target: Target, ignore_index: int = -100) -> Tensor:

@@ -168,9 +168,20 @@ def as_counts(
     check_choice("on_empty", on_empty, ("error", "ignore"))
     result = counts if isinstance(counts, ClassCounts) else ClassCounts(counts)
     if on_empty == "error" and bool((result.counts == 0).any()):
+        if _look_like_labels(result.counts):
+            raise ValueError(
+                f"class_counts must be images per class; these {len(result):,} numbers from 0 to "
+                f"{int(result.counts.max())} look like labels. Count them first: ClassCounts.from_targets(labels)."
+            )
         empty = int((result.counts == 0).nonzero()[0])
         raise ValueError(f"class_counts must be positive; {result.describe(empty)} has 0 images. {advice}")
     return result
+
+
+def _look_like_labels(values: Tensor) -> bool:
+    """Far more numbers than there are different ones, from 0 on without a gap: nobody's images per class."""
+    kinds = int(values.max()) + 1
+    return len(values) > 2 * kinds and len(set(values.tolist())) == kinds
 
 
 def flat_labels(labels: Any, name: str) -> Tensor:
@@ -182,9 +193,11 @@ def flat_labels(labels: Any, name: str) -> Tensor:
     except (TypeError, ValueError):  # such as lists of different lengths in a list
         values, found = np.empty(0), f"a {type(labels).__name__} that makes no array"
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
+        words = values.ndim == 1 and values.dtype.kind in "UO"
+        advice = "Number the classes: names, labels = numpy.unique(labels, return_inverse=True)." if words else (
+            "Pass the list of labels or a data set with targets.")  # fmt: skip
         raise ValueError(
-            f"{name} must be a flat, non-empty list of whole numbers, one label per image; got {found}. "
-            "Pass the list of labels or a data set with targets."
+            f"{name} must be a flat, non-empty list of whole numbers, one label per image; got {found}. {advice}"
         )
     return torch.from_numpy(values.astype(np.int64))
 

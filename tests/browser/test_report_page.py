@@ -265,6 +265,21 @@ def test_sort_and_filter(pages, browser):
     assert browser.find("#classes .shown").text == "0 to 0 of 0 classes"
 
 
+def test_all_mistakes_of_a_class_on_request(pages, browser):
+    browser.open(pages / "one.html")
+    button = browser.find("#classes td button")
+    count = int(button.text)
+    browser.click("#classes td button")
+    for _ in range(50):  # it is unpacked when it is asked for
+        if len(browser.find_all("#classes .mistakes li")) == count:
+            break
+        time.sleep(0.1)
+    assert len(browser.find_all("#classes .mistakes li")) == count
+    assert " taken for " in browser.find("#classes .mistakes li").text
+    browser.click("#classes td button")
+    assert browser.find_all("#classes .mistakes") == []
+
+
 def test_pages_of_the_table(pages, browser):
     browser.open(pages / "many.html")
     assert browser.find("#classes .shown").text == "1 to 25 of 2,100 classes"

@@ -78,6 +78,19 @@ def test_two_files_are_compared(file, capsys):
     assert f"{wanted.differences['overall'].value:+.1f} (" in out
 
 
+def test_floors_for_ci(file, capsys):
+    path = file()
+    found = analyse(read_predictions(path)).metrics
+    assert said(capsys, path, "--fail-under", "overall=1", "f1=1").err == ""
+    err = said(capsys, path, "--fail-under", "worst=99", "tail=0", code=1).err
+    assert err == (f"spectail analyze: one: accuracy of the worst class is {found['worst_test']:.1f} %, class "
+                   f"{found['worst_test_class']!r}, below the floor of 99 %.\n")  # fmt: skip
+    plain = path.with_name("plain.csv")
+    plain.write_text("label,prediction\na,a\nb,b\n")
+    err = said(capsys, plain, "--fail-under", "tail=5", code=1).err
+    assert "plain has no such figure. Pass the training images per class with --counts." in err
+
+
 def test_other_images_are_shown_but_not_compared(file, capsys):
     out, _ = said(capsys, file("one.npz"), file("two.npz", shift=1))
     assert "not compared: one and two must have the same labels in the same order" in out

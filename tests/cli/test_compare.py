@@ -1,6 +1,8 @@
 """`spectail compare`: methods times seeds in one table, resumable, honest about runs that fail."""
 
+import io
 import json
+import re
 
 import pytest
 from experiments.small_cells import Here
@@ -8,6 +10,7 @@ from training.runs import FLAGS
 
 from spectail.cli import many_runs
 from spectail.cli.compare import flags_of
+from spectail.cli.console import show_results
 from spectail.cli.main import main
 from spectail.experiments.index import Index
 
@@ -36,6 +39,9 @@ def test_two_methods_two_seeds(inside, capsys, tmp_path):
     code, out, err = compare(capsys, *arguments)
     assert (code, err) == (0, "")
     assert "±" in out
+    assert re.search(
+        r"^ce \+ car \(classwise\) .* ce.*: overall .*\(2 seeds, over test images only\)$", out, re.MULTILINE
+    )
     table = json.loads((tmp_path / "all" / "compare.json").read_text())
     assert [(name, [run["seed"] for run in runs]) for name, runs in table.items()] == [
         ("ce", [0, 1]), ("ce+car/classwise", [0, 1])]  # fmt: skip
@@ -52,6 +58,33 @@ def test_two_methods_two_seeds(inside, capsys, tmp_path):
     assert code == 0
     assert json.loads(out) == table
     assert written == {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("step-*")}
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, 4), (60, 3), (140, 8)])
+def test_the_table_keeps_its_deviations_on_a_narrow_terminal(width, columns):
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=io.StringIO())
+    one = {"overall": 82.71, "head": 90.02, "medium": 70.3, "tail": 50.66, "worst_test": 12.5, "zero_classes": 3,
+           "bottom_10pct": 20.1, "seconds": 60.0, "selection": "last epoch"}  # fmt: skip
+    other = one | {"overall": 84.1, "tail": 61.2, "seconds": 70.5}
+    show_results(console, {"ce": [one, other], "balanced-softmax+car/classwise": [one, other]})
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for figure in ("83.4 ± 1.0", "55.9 ± 7.5", "12.5 ± 0.0"):
+        assert text.count(figure) == 2
+    assert text.count(" ± ") == 2 * columns + 1  # and the title
+
+
+def test_one_error_is_said_once(inside, capsys, tmp_path):
+    methods = ("ce", "focal", "cb", "los", "balanced-softmax")
+    code, out, err = compare(capsys, "--methods", *methods, "--model", "small-cn", "--output", tmp_path / "all")
+    assert code == 1
+    assert out.count("unknown model 'small-cn'") == 1
+    assert "failed: 3 runs, ce seed 0, focal seed 0, cb seed 0: unknown model" in " ".join(out.split())
+    assert "the first 3 runs failed with the same error; the others are left out" in out
+    assert "3 of 5 runs failed and 2 were left out" in err
 
 
 def test_a_failing_run_is_said(capsys, tmp_path):

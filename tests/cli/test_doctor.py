@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import spectail
+from spectail._utils.versions import pip_install
 from spectail.cli import doctor
 from spectail.cli.main import main
 
@@ -154,7 +155,7 @@ def test_missing_packages_are_named_with_the_command_that_brings_them(capsys, in
     }
     found = rows(printed)
     assert {name: found[name] for name in expected} == {
-        name: f"not ready: {packages} pip install --upgrade 'spectail[{extra}]'"
+        name: f"not ready: {packages} {pip_install(extra, upgrade=True)}"
         for name, (extra, packages) in expected.items()
     }
 
@@ -168,7 +169,7 @@ def test_the_page_shows_versions_and_commands(capsys, installation):
     assert "training, commands   ready: torchvision 0.19.1, tyro 1.0rc1\n" in printed
     assert "report page          ready: jinja2 3.1.6, matplotlib 3.8\n" in printed
     assert "several machines     not ready: ray missing\n" in printed
-    assert "                     pip install --upgrade 'spectail[cluster]'\n" in printed
+    assert f"                     {pip_install('cluster', upgrade=True)}\n" in printed
     assert "mkdocs 2.1 not <2,>=1.6, mkdocstrings 0.9 not >=1.0" in joined(printed)
     integrations = "lightning 2.6.3 not !=2.6.2,!=2.6.3,>=2.0, torchmetrics 1.4, timm 1.0.9 not >=1.0.30"
     assert f"integrations not ready: {integrations} pip install" in joined(printed)

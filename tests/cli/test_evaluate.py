@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from training.runs import QUICK
 
@@ -77,7 +78,7 @@ def test_refusals(tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_adjusted_afterwards(tmp_path, capsys):
+def test_adjusted_afterwards(tmp_path, capsys, monkeypatch):
     """Figures, predictions and exports of a plain run with its prior taken off are those of logits shifted by hand."""
     trained(tmp_path / "run")
     stored = np.load(tmp_path / "run" / "predictions.npz")
@@ -99,6 +100,22 @@ def test_adjusted_afterwards(tmp_path, capsys):
     assert [shares[1][name] for name in names] == pytest.approx((odds / odds.sum()).tolist(), rel=1e-3, abs=1e-6)
     for name, more in (("plain", []), ("shifted", flags)):
         assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / f"{name}.pt2"), *more]) == 0
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")  # of the second file
+    head, body = card.split("---\n")[1:3]
+    about = yaml.safe_load(head)
+    assert about["library_name"] == "spectail"
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    metrics = about["model-index"][0]["results"][0]["metrics"]
+    assert metrics[0] == {"type": "accuracy", "name": "accuracy", "value": round(results["overall"], 2)}
+    assert "before its logits were changed for this file (--post-hoc logit-adjustment, --tau 2.0)" in body
+    assert results["identity"] in body
+    Image.new("RGB", (40, 60), (90, 120, 200)).save(tmp_path / "new.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(body.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
+    (tmp_path / "README.md").write_text("# somebody else's")
+    assert main(["export", str(tmp_path / "run"), "--output", str(tmp_path / "plain.pt2")]) == 0
+    assert (tmp_path / "README.md").read_text() == "# somebody else's"
+    assert (tmp_path / "plain.md").exists()
     image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     plain, moved = (torch.export.load(tmp_path / f"{name}.pt2").module()(image) for name in ("plain", "shifted"))
     prior = torch.tensor(stored["class_counts"] / stored["class_counts"].sum()).log().float()

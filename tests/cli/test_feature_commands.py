@@ -114,6 +114,8 @@ def test_export_takes_features(capsys):
     assert "[null, 5] to logits" in said(capsys, "export", "run", "--output", "model.pt2")
     described = json.loads(Path("model.json").read_text())
     assert (described["width"], described["input"], described["classes"]) == (5, "features", ["ant", "bee", "fox"])
+    card = Path("README.md").read_text()
+    exec(compile(card.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
     model = torch.export.load("model.pt2").module()
     shares = model(torch.from_numpy(new_rows()).float()).softmax(1).tolist()
     np.save("new.npy", new_rows())

@@ -20,7 +20,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "make_engine", lambda *_: Here())
     monkeypatch.setattr(crossfit.cross_fit, "__kwdefaults__", crossfit.cross_fit.__kwdefaults__ | {"ladder": (30, 60)})
     monkeypatch.setattr(backbone, "answers", lambda name: False)
-    monkeypatch.setattr(backbone, "_is_cached", lambda name: False)
+    monkeypatch.setattr(backbone, "is_cached", lambda name: False)
 
 
 def array(path, sizes=(60, 25, 6, 1), width=8, apart=1.5, **more):
@@ -139,21 +139,23 @@ def test_times_and_names():
 
 
 def test_weights_at_hand_are_found_by_their_name(tmp_path, monkeypatch):
-    assert not backbone.choose_backbone(ModelConfig(), 300).frozen
+    assert not backbone.choose_backbone(ModelConfig("auto"), 300).frozen
+    named = backbone.choose_backbone(ModelConfig("small-cnn"), 32)
+    assert (named.frozen, named.note) == (False, "a small network (small-cnn) is trained from scratch")
     file = tmp_path / "resnet18.safetensors"
     file.touch()
-    found = backbone.choose_backbone(ModelConfig(init=file), 32)
+    found = backbone.choose_backbone(ModelConfig("auto", init=file), 32)
     assert (found.model.model, found.model.img_size, found.frozen) == ("resnet18", 128, True)
     with pytest.raises(ValueError, match=r"--init mine.pth: the file's name is no model of timm; say which one with"):
-        backbone.choose_backbone(ModelConfig(init=tmp_path / "mine.pth"), 32)
+        backbone.choose_backbone(ModelConfig("auto", init=tmp_path / "mine.pth"), 32)
     monkeypatch.setenv("SPECTAIL_CACHE", str(tmp_path))
     (tmp_path / "weights").mkdir()
     file.rename(tmp_path / "weights" / file.name)
-    found = backbone.choose_backbone(ModelConfig(), 300)
+    found = backbone.choose_backbone(ModelConfig("auto"), 300)
     assert (found.model.model, found.model.img_size, found.model.init.name) == ("resnet18", 224, "resnet18.safetensors")
-    monkeypatch.setattr(backbone, "_is_cached", lambda name: name == backbone.PREFERRED[2])
+    monkeypatch.setattr(backbone, "is_cached", lambda name: name == backbone.PREFERRED[2])
     (tmp_path / "weights" / file.name).unlink()
-    assert backbone.choose_backbone(ModelConfig(), 300).model.model == backbone.PREFERRED[2]
+    assert backbone.choose_backbone(ModelConfig("auto"), 300).model.model == backbone.PREFERRED[2]
 
 
 def test_the_hub_is_asked_once_and_not_for_long():

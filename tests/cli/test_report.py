@@ -115,7 +115,11 @@ def test_data_that_cannot_be_loaded_is_said_in_one_line(runs, tmp_path):
         ([], "expected the folders of one run or more; got none"),
         (["nothing-here"], "nothing-here does not exist"),
         (["RUNS/ce", "RUNS/ce"], "is named twice; expected different runs"),
-        (["RUNS"], "holds no finished run: config.yaml is missing"),
+        (
+            ["RUNS"],
+            "is a folder of runs; it holds 3 finished runs. Name those to report: spectail report RUNS/car1 RUNS",
+        ),
+        (["."], ". holds no finished run: config.yaml is missing"),
         (["RUNS/ce", "--output", "RUNS"], "is a folder; expected a file"),
         (["RUNS/ce", "--curves", "c.gif"], "--curves must end in .png, .svg, .pdf; got 'c.gif'"),
         (["RUNS/ce", "RUNS/car1", "--output", "RUNS/x.html", "--curves", "c.png"], "there is no curve to draw"),
@@ -126,7 +130,7 @@ def test_refusals(arguments, words, runs, tmp_path, monkeypatch, capsys):
     assert report(*(argument.replace("RUNS", str(runs)) for argument in arguments)) == 1
     err = capsys.readouterr().err
     assert err.startswith("spectail report: ")
-    assert words in err
+    assert words.replace("RUNS", str(runs)) in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -398,9 +398,9 @@ def nan_at(row, label, value):
         ([0, 1, 2], LOGITS[:2], {}, "as many rows of scores as labels; got 2 and 3"),
         ([0, 1, 2], [0, 1], {}, "as many predicted classes as labels; got 2 and 3"),
         ([0, 1], [0, 1], {"class_names": ["cat"]}, "two classes or more"),
-        (LABELS, LOGITS, {"class_names": ["cat", "dog"]}, "one of the class names for each of the 3 classes; got 2"),
-        (LABELS, LOGITS, {"class_counts": [1, 2, 3, 4]}, "one of the class counts for each of the 3 classes; got 4"),
-        (LABELS, BEST, {"class_names": NAMES, "class_counts": [1, 2]}, "class counts for each of the 3 classes; got 2"),
+        (LABELS, LOGITS, {"class_names": ["cat", "dog"]}, "there are 3 classes but 2 class names"),
+        (LABELS, LOGITS, {"class_counts": [1, 2, 3, 4]}, "there are 3 classes but 4 class counts"),
+        (LABELS, BEST, {"class_names": NAMES, "class_counts": [1, 2]}, "there are 3 classes but 2 class counts"),
         (LABELS, LOGITS, {"class_counts": [1, 2, 0.5]}, "class counts must be a flat list of whole numbers"),
         (LABELS, LOGITS, {"class_counts": [1, 2, -3]}, "class counts must be a flat list of whole numbers"),
         (LABELS, LOGITS, {"class_counts": [0, 0, 0]}, "class counts are all zero"),
@@ -481,30 +481,30 @@ def bad_files(folder):
         "two columns": (text("h.csv", "label,label,pred\n1,1,1\n"), {}, "two columns 'label'"),
         "ragged": (text("i.csv", "label,pred\n1,1\n1\n"), {}, "Expected 2 columns, got 1"),
         "no number": (text("j.csv", "label,p_0,p_1\n0,1,0\n1,x,1\n"), {}, "column 'p_0'.* invalid value 'x'"),
-        "a gap": (text("k.csv", "label,p_0,p_1\n0,1,0\n1,,1\n"), {}, "row 1 of column 'p_0' is empty"),
+        "a gap": (text("k.csv", "label,p_0,p_1\n0,1,0\n1,,1\n"), {}, "line 3 of column 'p_0' is empty"),
         "text for scores": (write_parquet(folder / "l.parquet", label=LABELS, cat=named(BEST), dog=named(BEST)), {},
                             "neither a column such as 'predicted' nor one column of scores per class"),
         "text for given scores": (folder / "l.parquet", {"scores": ["cat", "dog"]},
                                   "column 'cat' was taken for the scores of a class, but holds 'otter'. List the"),
-        "empty label": (text("q.csv", "label,pred\ncat,cat\n,cat\n"), {}, "row 1 of column 'label' is empty; fill it"),
-        "empty guess": (text("r.csv", 'label,pred\ncat,cat\ndog,""\n'), {}, "row 1 of column 'pred' is empty; fill it"),
+        "empty label": (text("q.csv", "label,pred\ncat,cat\n,cat\n"), {}, "line 3 of column 'label' is empty; fill it"),
+        "empty guess": (text("r.csv", 'label,pred\ncat,cat\ndog,""\n'), {}, "line 3 of column 'pred' is empty"),
         "nan label": (text("s.csv", "label,pred\n0,0\n1,1\nnan,1\n"), {}, "row 2 is 'nan'; fill it or drop the row"),
         "none label": (text("t.csv", "label,pred\n0,0\n1,None\n"), {}, "row 1 is 'None'; fill it or drop the row"),
         "nan score": (text("u.csv", "label,p_0,p_1\n0,1,0\n1,nan,1\n"), {}, "row 1, class 0 .* is nan. Compute it"),
         "no list": (write_parquet(folder / "v.parquet", label=[1, 0], logits=[[1.0, 2.0], None]), {},
-                    "row 1 of column 'logits' is empty; fill it or drop the row"),
+                    "row 1 of column 'logits' is empty; fill it or drop the line"),
         "one score": (text("m.csv", "label,score\n0,0.1\n1,0.7\n"), {}, "the only column of scores; expected one per"),
         "label gap": (write_parquet(folder / "n.parquet", label=[1, None], pred=[1, 1]), {}, "row 1 of column 'label'"),
         "lists": (write_parquet(folder / "o.parquet", label=[1, 0], logits=[[1.0, 2.0], [1.0]]), {}, "differ in len"),
         "torn parquet": (torn_parquet, {}, "cannot be read as parquet"),
         "empty parquet": (text("empty.parquet", b""), {}, "cannot be read as parquet"),
         "unknown class": (text("p.csv", "label,pred\ncat,cat\nowl,cat\n"), {"names": NAMES}, "there is no class 'owl'"),
-        "few names": (good, {"names": ["a", "b"]}, "class names for each of the 3 classes; got 2"),
+        "few names": (good, {"names": ["a", "b"]}, "there are 3 classes but 2 class names"),
         "names gone": (good, {"names": folder / "no.txt"}, "no.txt does not exist"),
         "names empty": (good, {"names": text("empty.txt", "\n")}, "empty.txt is empty"),
         "names no list": (good, {"names": text("n.json", '{"a": 1}')}, "list of class names, or map 0, 1, 2, .* 'a'"),
         "names no JSON": (good, {"names": text("n2.json", "[")}, "n2.json is no valid JSON"),
-        "many counts": (good, {"counts": text("c.txt", "1\n2\n3\n4\n")}, "class counts for each of the 3 classes; got"),
+        "many counts": (good, {"counts": text("c.txt", "1\n2\n3\n4\n")}, "there are 3 classes but 4 class counts"),
         "counts no numbers": (good, {"counts": text("c2.txt", "1\nmany\n3\n")}, "class counts must .* got 'many'"),
         "counts by no names": (good, {"counts": text("c3.json", '{"cat": 1}')}, "no count for class '0'"),
         "a count missing": (good, {"counts": text("c4.json", '{"cat": 1, "ottr": 2}'), "names": NAMES},
@@ -560,3 +560,25 @@ def test_scores_without_labels_where_none_are_needed(tmp_path):
     np.savez(tmp_path / "f.npz", other=scores)
     with pytest.raises(ValueError, match="has no array 'logits'"):
         read_predictions(tmp_path / "f.npz", need_labels=False)
+
+
+def test_counts_by_class_name_need_no_list_of_names(tmp_path):
+    (tmp_path / "a.csv").write_text("label,prediction\nzebra,zebra\nzebra,cat\ncat,cat\n")
+    (tmp_path / "counts.json").write_text('{"zebra": 1000, "owl": 3, "cat": 5}')
+    found = read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.json")
+    assert found.class_names == ("cat", "owl", "zebra")  # a class without a test image is one too
+    assert found.class_counts.tolist() == [5, 3, 1000]
+    assert found.notes == ()
+    (tmp_path / "counts.txt").write_text("1000\n5\n")
+    (note,) = read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.txt").notes
+    assert note.startswith("The counts are taken in alphabetical order: 1000 for 'cat' to 5 for 'zebra'.")
+    (tmp_path / "counts.json").write_text('{"zebra": 1000, "cats": 5}')
+    with pytest.raises(ValueError, match="there is no count for class 'cat'; did you mean 'cats'"):
+        read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.json")
+
+
+@pytest.mark.parametrize("lines", ["0,0\n0,1\n1,1\n", "0,1\n0,0\n1,1\n", "cat,cat\ndog,cat\n"])
+def test_a_table_without_column_names_is_called_so(lines, tmp_path):
+    (tmp_path / "a.csv").write_text(lines)
+    with pytest.raises(ValueError, match="column names above it, such as label,prediction"):
+        read_predictions(tmp_path / "a.csv")

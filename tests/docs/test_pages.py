@@ -232,6 +232,13 @@ def test_every_page_is_in_the_navigation_once():
     assert settings["strict"] is True
 
 
+def test_pages_of_commands_are_those_of_the_code(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import make_commands
+
+    assert make_commands.main(["--check"]) == 0, capsys.readouterr().err
+
+
 def test_docstrings_become_markdown(monkeypatch):
     pytest.importorskip("griffe")
     monkeypatch.syspath_prepend(str(DOCS))

@@ -37,7 +37,7 @@ def test_a_number_changed_by_hand_is_found(make_results, tmp_path, monkeypatch, 
     (tmp_path / "README.md").write_text(changed, encoding="utf-8")
     monkeypatch.setattr(make_results, "PAGES", (tmp_path / "README.md",))
     assert make_results.main(["--check"]) == 1
-    assert "README.md differs from docs/evidence" in capsys.readouterr().err
+    assert "README.md differs from its evidence" in capsys.readouterr().err
     monkeypatch.setattr(make_results, "draw", lambda: None)
     assert make_results.main([]) == 0
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text

@@ -76,3 +76,10 @@ def test_the_command_runs_it_too(monkeypatch, capsys):
     assert testing.main(["ce"]) == 1
     assert seen == [(check.__name__, "ce") for check in (*CHECKS, check_resume_compiled, check_two_processes)]
     assert "ce: check_two_processes FAILED: on purpose" in capsys.readouterr().out
+
+
+def test_the_command_has_a_help_page(capsys):
+    from spectail.testing import main
+
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: python -m spectail.testing [METHOD ...]")

@@ -14,6 +14,7 @@ from spectail.diagnosis import make_predictions
 from spectail.diagnosis.advice import Advice, ClassPair, Duplicate, LabelIssue, MoreImages
 from spectail.report import page
 from spectail.report.advice import AdviceView, advice_views
+from spectail.report.hints import find_hints, unfinished
 from spectail.report.run_record import RunRecord
 from spectail.training.config_io import from_dict
 
@@ -59,10 +60,24 @@ def section(text):
     return text[text.index('<section id="advice">') :].split("</section>")[0] + "</section>"
 
 
-def test_nothing_is_said_without_advice(make):
+def test_without_advice_there_are_hints(make):
     text, _ = make(None)
-    assert 'id="advice"' not in text
-    assert "#advice" not in text.split("</nav>")[0].split("<nav")[1]
+    assert "From the test predictions alone." in section(text)
+    assert "judged by a head" not in section(text)
+
+
+def test_a_run_that_was_not_trained_to_the_end_is_called_so(make, monkeypatch):
+    told = {"late_gain": 4.26, "epochs": 12}
+    monkeypatch.setattr(
+        page, "find_hints", lambda analysis, run: find_hints(analysis, replace(run, results=told | run.results))
+    )
+    text, _ = make(Advice(300))
+    said = Page(section(text)).text
+    assert "Not trained to the end: accuracy still rose by 4.3 points in the last fifth of the 12 epochs." in said
+    assert (
+        unfinished({"worst_train": 0.0, "worst_train_class": "cup"})
+        == "even in training, class 'cup' is never recognised"
+    )
 
 
 def test_everything_is_said(make, data):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import json
+from importlib.metadata import PackageNotFoundError, distribution, version
 from typing import NamedTuple
+from urllib.parse import unquote, urlparse
 
 
 class Framework(NamedTuple):
@@ -41,9 +43,20 @@ def installed(package: str) -> str | None:
         return None
 
 
+def pip_install(extra: str, *, upgrade: bool = False) -> str:
+    """The command that brings an extra, from the folder that spectail was installed from if it was one."""
+    try:
+        origin = json.loads(distribution("spectail").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    folder = unquote(urlparse(origin.get("url", "")).path) if "dir_info" in origin else ""
+    editable = "-e " if folder and origin["dir_info"].get("editable") else ""
+    return f"pip install {'--upgrade ' if upgrade else ''}{editable}'{folder or 'spectail'}[{extra}]'"
+
+
 def need(module: str) -> str:
     """The version of a module's framework. Raises ImportError if there is none, or one that does not work."""
-    framework, extra = FRAMEWORKS[module], "pip install 'spectail[integrations]'"
+    framework = FRAMEWORKS[module]
     for package in framework.packages:
         number = installed(package)
         if number is None:
@@ -58,4 +71,4 @@ def need(module: str) -> str:
             return number
         raise ImportError(f"{package} {number} {problem}; pip install --upgrade {package}", name=package)
     name = framework.packages[0]
-    raise ImportError(f"{name} is not installed; it comes with {extra}", name=name)
+    raise ImportError(f"{name} is not installed; it comes with {pip_install('integrations')}", name=name)

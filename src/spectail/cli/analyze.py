@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ from typing import Any
 import tyro
 
 from .._utils.files import whole_file, write_json
-from ..diagnosis.analysis import TOP, Analysis, analyse, summary
+from .._utils.names import nearest
+from ..diagnosis.analysis import GROUPS, TOP, Analysis, analyse, summary
 from ..diagnosis.comparison import Comparison, compare, comparison_summary
 from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.tables import all_tables, csv_text, latex, markdown
@@ -20,6 +24,15 @@ from .console import make_console
 from .outputs import check_output
 
 FORMATS = (".html", ".json", ".csv", ".md", ".tex")
+FLOORS = {
+    "overall": ("overall", "overall accuracy"),
+    "balanced": ("balanced", "mean class accuracy"),
+    **{group: (group, f"accuracy on {group} classes") for group in GROUPS},
+    "worst": ("worst_test", "accuracy of the worst class"),
+    "lowest10": ("bottom_10pct", "accuracy on the lowest tenth of the classes"),
+    "f1": ("macro_f1", "macro F1"),
+}
+"""Figures that --fail-under knows: where they stand, and what they are called."""
 HEAVY = 1 << 28  # bytes of scores that are not kept once they have been counted
 
 
@@ -51,11 +64,14 @@ class Analyze:
     """Print everything as JSON."""
     top: int = 10
     """Number of confusions and of classes to show."""
+    fail_under: tuple[str, ...] = ()
+    """Floors in percent, such as worst=30 tail=50; the exit code is 1 if one is not kept, for use in CI. Figures are
+    overall, balanced, head, medium, tail, worst, lowest10 and f1."""
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> int:
     options = read_flags(Analyze, "spectail analyze", arguments)
-    _check(options)
+    floors = _check(options)
     analyses = _distinct([_analysis(path, options) for path in options.files], options.files)
     console = make_console(stderr=options.json)
     comparison, reason = _compared(analyses)
@@ -74,10 +90,16 @@ def run(arguments: list[str]) -> None:
         console.print(f"not compared: {reason}", soft_wrap=True)
     if options.output is not None:
         console.print(f"written to {options.output}", soft_wrap=True)
+    elif not options.json:
+        console.print("--output report.html writes the whole report.")
+    missed = [line for analysis in analyses for line in _missed(analysis, floors)]
+    for line in missed:
+        print(f"spectail analyze: {line}", file=sys.stderr)
+    return int(bool(missed))
 
 
-def _check(options: Analyze) -> None:
-    """What can be known to fail before anything is read."""
+def _check(options: Analyze) -> dict[str, float]:
+    """What can be known to fail before anything is read; the floors, by figure."""
     if not options.files:
         raise ValueError("name at least one file of predictions, or the folder of a run.")
     if not 1 <= options.top <= TOP:
@@ -86,6 +108,28 @@ def _check(options: Analyze) -> None:
     if output is not None:
         read = [path for path in (*options.files, options.names, options.counts) if path is not None]
         check_output(output, FORMATS, read=[*read, Path(options.scores)] if options.scores else read)
+    floors = {}
+    for text in options.fail_under:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"\d+(\.\d+)?", value):
+            raise ValueError(f"--fail-under takes a figure and a number of percent, such as worst=30; got {text!r}.")
+        if name not in FLOORS:
+            raise ValueError(f"--fail-under {text}: there is no figure {name!r}; {nearest(name, FLOORS)}")
+        floors[name] = float(value)
+    return floors
+
+
+def _missed(analysis: Analysis, floors: dict[str, float]) -> Iterator[str]:
+    """A sentence for each floor that is not kept."""
+    for name, floor in floors.items():
+        key, title = FLOORS[name]
+        value = analysis.metrics[key]
+        if value is None:
+            why = " Pass the training images per class with --counts." if name in GROUPS else ""
+            raise ValueError(f"--fail-under {name}={floor:g}: {analysis.predictions.name} has no such figure.{why}")
+        if value < floor:
+            which = f", class {analysis.metrics['worst_test_class']!r}" if name == "worst" else ""
+            yield f"{analysis.predictions.name}: {title} is {value:.1f} %{which}, below the floor of {floor:g} %."
 
 
 def _analysis(path: Path, options: Analyze) -> Analysis:

@@ -84,11 +84,11 @@ def run(arguments: list[str]) -> None:
         print(json.dumps(table))
     elif folders:
         show_results(console, {name: results for name, results in table.items() if results})
-    if config.report and folders:
+    if folders:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
         from .report import report_or_say  # noqa: PLC0415
 
-        path = config.output / "report.html"
+        path = config.output / "report.html" if config.report else None
         report_or_say(lambda: list(map(read_run, folders)), path, lambda text: console.print(text, soft_wrap=True))
     if len(folders) < len(tasks):
         left = f" and {driver.tally.left} were left out" if driver.tally.left else ""

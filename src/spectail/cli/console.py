@@ -17,7 +17,10 @@ from .._utils.plain_text import visible
 from ..training.reporter import Reporter
 
 COLUMNS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "seconds")
-TITLES = {"worst_test": "worst", "zero_classes": "zero", "bottom_10pct": "bottom 10 %", "seconds": "s"}
+MATTER = ("overall", "tail", "worst_test", "head", "medium", "bottom_10pct", "zero_classes", "seconds")
+"""The columns again, those first that are shown on a narrow terminal too."""
+TITLES = {"worst_test": "worst class", "zero_classes": "classes at 0", "bottom_10pct": "lowest 10 %"}
+NAME = 16  # characters of a method's name before it is wrapped
 
 
 class PlainConsole(Console):
@@ -98,16 +101,27 @@ def _figures(entry: dict[str, Any]) -> str:
 
 
 def show_results(console: Console, runs: dict[str, list[dict[str, Any]]]) -> None:
-    """One row per method, mean and standard deviation over its runs."""
-    columns = COLUMNS if console.width >= 100 else COLUMNS[:6]
-    table = Table()
-    table.add_column("method", no_wrap=True)
-    for name in (*columns, "runs"):
-        table.add_column(TITLES.get(name, name), no_wrap=True)
-    for name, results in runs.items():
-        table.add_row(
-            name, *(_mean([result.get(column) for result in results]) for column in columns), f"{len(results)}"
-        )
+    """One row per method, mean and standard deviation over its runs, in as many columns as fit."""
+    cells = {column: [_mean([result.get(column) for result in results]) for results in runs.values()]
+             for column in COLUMNS}  # fmt: skip
+    seeds = {len(results) for results in runs.values()}
+    if len(seeds) > 1:
+        cells["seeds"] = [str(len(results)) for results in runs.values()]
+    width = {column: max(map(len, [TITLES.get(column, column), *values])) + 3 for column, values in cells.items()}
+    room = console.width - 4 - min(NAME, max(map(len, [*runs, "method"]))) - width.get("seeds", 0)
+    kept = {"seeds"}
+    for column in MATTER:
+        if width[column] <= room:
+            kept.add(column)
+            room -= width[column]
+    title = f"percent right, mean ± standard deviation over {max(seeds)} seeds" if max(seeds) > 1 else "percent right"
+    table = Table(title=title, title_justify="left")
+    table.add_column("method", overflow="fold")
+    shown = [column for column in cells if column in kept]
+    for column in shown:
+        table.add_column(TITLES.get(column, column), no_wrap=True, justify="right")
+    for place, name in enumerate(runs):
+        table.add_row(name, *(cells[column][place] for column in shown))
     console.print(table)
     for name, results in runs.items():
         if len(results) == 1 and results[0].get("worst_test_interval"):

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import metadata
 
 from .. import __version__
-from .._utils.versions import installed
+from .._utils.versions import installed, pip_install
 
 USAGE = """usage: spectail doctor
 
@@ -29,7 +29,8 @@ HANDLED = (
     "declares them and does without."
 )
 EXTRAS = {"train": "training, commands", "report": "report page", "sklearn": "scikit-learn",
-          "peft": "fine-tuning", "cluster": "several machines", "integrations": "integrations", "docs": "documentation",
+          "peft": "fine-tuning", "onnx": "ONNX export", "cluster": "several machines", "integrations": "integrations",
+          "docs": "documentation",
           "dev": "development"}  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def features(broken: dict[str, str]) -> Iterator[tuple[str, str]]:
         shown |= packages.keys()  # a package that works is named once
         yield name, f"{'not ready' if any(packages.values()) else 'ready'}: {named}".removesuffix(": ")
         if any(packages.values()):
-            yield "", f"pip install --upgrade 'spectail[{extra}]'"
+            yield "", pip_install(extra, upgrade=True)
 
 
 def required(extra: str, broken: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,15 @@ class Data(DataConfig):
 
 
 @dataclass(frozen=True)
+class Network(ModelConfig):
+    """Which network to take features from, or to train."""
+
+    model: str = "auto"
+    """Name of the network. auto takes the best pre-trained one whose weights are at hand, or that the hub gives;
+    without any, and with a name such as small-cnn, a network is trained from scratch."""
+
+
+@dataclass(frozen=True)
 class FitCommand:
     """Find the best classifier for a goal: heads with many losses and settings on the features of a pre-trained
     network, judged on images that they have not seen, and the best one trained on all images.
@@ -52,7 +62,7 @@ class FitCommand:
     """Time for everything, such as 90s, 5m or 2h. By default as long as it takes."""
     method: tuple[str, ...] = ()
     """Methods to choose from; cross entropy is always tried. By default all that `fit` knows."""
-    model: tyro.conf.OmitArgPrefixes[ModelConfig] = field(default_factory=ModelConfig)
+    model: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     finetune: bool = False
     """Train the whole network in the end, by the method that is best on its features."""
     epochs: int | None = None
@@ -93,7 +103,9 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
     RunFolder(output).check_free()
     data = DataConfig(**vars(options.data))
-    config = TrainConfig(data, options.model, seed=options.seed, device=options.device, output=output)
+    config = TrainConfig(
+        data, ModelConfig(**vars(options.model)), seed=options.seed, device=options.device, output=output
+    )
     console = make_console()
 
     def say(text: str) -> None:
@@ -167,8 +179,29 @@ def show(console: Console, record: dict[str, Any], output: Path) -> None:
     console.print(table)
     for note in record["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
-    for line in (*record["answer"], *record["alternatives"], f"results in {output}"):
+    for line in (*record["answer"], *tested(output), *record["alternatives"], f"results in {output}"):
         console.print(line, soft_wrap=True)
+
+
+def tested(output: Path) -> Iterator[str]:
+    """What the model does on the test images, what it still mixes up, and what can be done about the data."""
+    from ..diagnosis.advice import Advice  # noqa: PLC0415
+    from ..diagnosis.analysis import analyse  # noqa: PLC0415
+    from ..diagnosis.prediction_files import read_predictions  # noqa: PLC0415
+    from ..report.advice import AdviceView  # noqa: PLC0415
+
+    found = analyse(read_predictions(output))
+    rare = "" if found.metrics["tail"] is None else f", {found.metrics['tail']:.1f} % in rare classes"
+    yield f"On {len(found.predictions):,} test images it is right for {found.metrics['overall']:.1f} %{rare}."
+    names = found.predictions.class_names
+    mixed = [
+        f"'{names[one.true]}' for '{names[one.predicted]}' ({one.count} times)" for one in found.top_confusions[:3]
+    ]
+    if mixed:
+        yield f"Most often it takes {', '.join(mixed)}."
+    advice = Advice.load(output)
+    if advice is not None:
+        yield f"What you can do: {AdviceView('', advice, {}).summary} All of it is in {output / 'advice.csv'}."
 
 
 def check(options: FitCommand) -> None:

@@ -13,6 +13,7 @@ from .. import __version__
 from .._utils.errors import one_line
 from .._utils.names import nearest, shown
 from .._utils.plain_text import visible
+from .._utils.versions import pip_install
 
 COMMANDS = {
     "train": ("train", "train a method on a data set; with no options, the embedded set"),
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (error.name or "").startswith("spectail"):
             raise
         extra = "report" if error.name == "jinja2" else "train"  # every command needs the parser that train brings
-        print(f"spectail {name} needs the package {error.name!r}: pip install 'spectail[{extra}]'", file=sys.stderr)
+        print(f"spectail {name} needs the package {error.name!r}: {pip_install(extra)}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever reads the output has enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python flushes at its end

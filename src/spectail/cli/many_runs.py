@@ -52,8 +52,13 @@ def carry_out_all(
             number = stop.number if isinstance(stop, Stopped) else 2
             console.print(f"spectail {command}: stopped; run the same command to continue.", soft_wrap=True)
             raise SystemExit(128 + number) from None
+    alike: dict[str, list[str]] = {}
     for title, reason in driver.tally.failures.values():
-        (make_console(stderr=True) if quiet else console).print(f"failed: {title}: {reason}", soft_wrap=True)
+        alike.setdefault(reason, []).append(title)
+    for reason, titles in alike.items():  # one error once, however many runs it has ended
+        which = titles[0] if len(titles) == 1 else f"{len(titles)} runs, {', '.join(titles[:3])}"
+        which += ", ..." if len(titles) > 3 else ""
+        (make_console(stderr=True) if quiet else console).print(f"failed: {which}: {reason}", soft_wrap=True)
     return driver
 
 

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import tyro
 
-from ..diagnosis.analysis import analyse
-from ..diagnosis.comparison import compare
+from ..diagnosis.analysis import Analysis, analyse
+from ..diagnosis.comparison import Comparison, compare
+from ..diagnosis.verdict import verdict
 from ..report import curves
 from ..report.figures import check_format
 from ..report.page import write_report
 from ..report.run_record import RunRecord, read_run, run_names
-from ..report.seeds import group_runs, study
+from ..report.seeds import SeedStudy, group_runs, interval_of, study
 from .arguments import read_flags
 from .console import make_console
 from .outputs import check_output
 
+SHOWN = 12  # runs that are named where a folder of them was given
 MOST_LOGITS = 1 << 29  # bytes of scores kept beyond the analysis; they only help to choose example images
 
 
@@ -53,11 +55,18 @@ def run(arguments: list[str]) -> None:
     if path is None:
         path = options.runs[0] / "report.html" if len(options.runs) == 1 else Path("report.html")
     check_output(path, (".html", ".htm"), usual="report.html")
+    for folder in options.runs:
+        inside = runs_inside(folder)
+        if inside:
+            raise ValueError(_which(folder, inside))
     records = [read_run(folder) for folder in options.runs]
     if options.curves is not None:
         curves.save_curves(curves.find_panels(records), options.curves)
-    make_report(records, path)
+    found = analyse_runs(records)
+    make_report(found, path)
     console = make_console()
+    for line in found.verdicts:
+        console.print(line, soft_wrap=True)
     console.print(f"report in {path}", soft_wrap=True)
     if options.curves is not None:
         console.print(f"curves in {options.curves}", soft_wrap=True)
@@ -65,8 +74,37 @@ def run(arguments: list[str]) -> None:
         webbrowser.open(path.resolve().as_uri())
 
 
-def make_report(records: list[RunRecord], path: Path) -> None:
-    """Analyse finished runs and write the page. Where methods were run with several seeds, these are put together."""
+def _which(folder: Path, inside: list[Path]) -> str:
+    """What to type in place of a folder of runs."""
+    shown = " ".join(str(path) for path in inside[:SHOWN])
+    more = f" and {len(inside) - SHOWN} more" if len(inside) > SHOWN else ""
+    runs = "one finished run" if len(inside) == 1 else f"{len(inside)} finished runs"
+    return f"{folder} is a folder of runs; it holds {runs}. Name those to report: spectail report {shown}{more}"
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """Finished runs, each analysed, and compared where there are several."""
+
+    records: list[RunRecord]
+    analyses: list[Analysis]
+    comparison: Comparison | None
+    study: SeedStudy | None
+
+    @property
+    def verdicts(self) -> list[str]:
+        """A line for each comparison with the first run or method."""
+        if self.study is not None:
+            return [f"{verdict(pair.name, pair.baseline, pair.differences, pair.clear)} ({interval_of(pair)})"
+                    for pair in self.study.pairs]  # fmt: skip
+        if self.comparison is not None:
+            return [f"{verdict(pair.name, pair.baseline, pair.differences)} (one seed, over test images only)"
+                    for pair in self.comparison.pairs]  # fmt: skip
+        return []
+
+
+def analyse_runs(records: list[RunRecord]) -> Analysed:
+    """Analyse finished runs. Where methods were run with several seeds, these are put together."""
     groups = group_runs(records)
     repeated = len(groups) < len(records)
     names = run_names(records)
@@ -82,15 +120,33 @@ def make_report(records: list[RunRecord], path: Path) -> None:
             analysis = replace(analysis, predictions=analysis.predictions.without_logits())
         analyses.append(analysis)
     if repeated:
-        write_report(analyses, path, runs=records, study=study(analyses, records, groups))
-        return
-    write_report(analyses, path, comparison=compare(analyses) if len(analyses) > 1 else None, runs=records)
+        return Analysed(records, analyses, None, study(analyses, records, groups))
+    return Analysed(records, analyses, compare(analyses) if len(analyses) > 1 else None, None)
 
 
-def report_or_say(runs: Callable[[], list[RunRecord]], path: Path, say: Callable[[str], None]) -> None:
-    """The report of runs that have just ended: if it cannot be written, the runs are none the worse."""
+def make_report(found: Analysed, path: Path) -> None:
+    write_report(found.analyses, path, comparison=found.comparison, runs=found.records, study=found.study)
+
+
+def report_or_say(runs: Callable[[], list[RunRecord]], path: Path | None, say: Callable[[str], None]) -> None:
+    """Verdicts and report of runs that have just ended: if they cannot be had, the runs are none the worse.
+
+    Without a path there is no report.
+    """
     try:
-        make_report(runs(), path)
-        say(f"report in {path}")
+        found = analyse_runs(runs())
+        for line in found.verdicts:
+            say(line)
+        if path is not None:
+            make_report(found, path)
+            say(f"report in {path}")
     except (ValueError, OSError) as error:
         say(f"no report: {error}")
+
+
+def runs_inside(folder: Path) -> list[Path]:
+    """Folders of finished runs below a folder that is none itself, those of `compare` one level deeper too."""
+    if (folder / "results.json").is_file() or not folder.is_dir():
+        return []
+    return sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/results.json")
+                  if "networks" not in path.parts)  # fmt: skip

@@ -1,7 +1,7 @@
 """Long-tailed data: benchmarks, data of one's own, an embedded set, samplers, transforms and loaders.
 
 `load` gives training, validation and test sets with a manifest that proves which images they hold. Needs the ``train``
-extra: ``pip install 'spectail[train]'``.
+extra: ``pip install '.[train]'`` from a clone.
 """
 
 from importlib import import_module

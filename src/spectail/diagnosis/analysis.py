@@ -17,6 +17,7 @@ from ..functional import class_weights
 from ..metrics import BINS, add_calibration, figures_of
 from .predictions import BLOCK, Predictions
 from .statistics import mean_interval
+from .text_table import Table, number, to_html
 
 DENSE = 2_000  # most classes for which the whole confusion matrix is kept
 TOP = 50
@@ -101,6 +102,32 @@ class Analysis:
         """How many classes share the lowest accuracy."""
         lowest = self.per_class[self.worst[0]]["accuracy"]
         return sum(self.per_class[label]["accuracy"] == lowest for label in self.worst)
+
+    def to_pandas(self) -> Any:
+        """One row per class: everything of ``per_class``, with the names of the classes it is taken for."""
+        import pandas as pd  # noqa: PLC0415 - not needed otherwise
+
+        names = self.predictions.class_names
+        rows = [entry | {"taken_for": [names[one.predicted] for one in entry["taken_for"]]} for entry in self.per_class]
+        return pd.DataFrame(rows).set_index("name")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the accuracies, and the lowest classes with what they are taken for."""
+        names = self.predictions.class_names
+        values = {**self.metrics, "worst": self.metrics["worst_test"]}
+        figures = [(key, number(values[key]), _between(interval)) for key, interval in self.intervals.items()
+                   if values[key] is not None]  # fmt: skip
+        lowest = [
+            (entry["name"], number(entry["accuracy"]), _between((entry["low"], entry["high"])),
+             f"{entry['test_count']:,}",
+             ", ".join(f"{names[one.predicted]} {number(one.share, 0)} %" for one in entry["taken_for"]))
+            for entry in (self.per_class[label] for label in self.worst[:VIEW])
+        ]  # fmt: skip
+        title = f"{self.predictions.name}: {len(self.predictions):,} test images of {len(names):,} classes"
+        header = ("lowest classes", "percent right", "95 % interval", "test images", "taken for")
+        return to_html(Table(title, ("", "percent right", "95 % interval"), figures)) + to_html(
+            Table("", header, lowest)
+        )
 
 
 def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
@@ -279,6 +306,10 @@ def _confusions(wrong: Pairs, total: NDArray[np.int64], most: int) -> list[Confu
 def _confusion(wrong: Pairs, at: int, total: NDArray[np.int64]) -> Confusion:
     true, count = int(wrong.true[at]), int(wrong.count[at])
     return Confusion(true, int(wrong.predicted[at]), count, 100 * count / int(total[true]))
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
 def _percent(interval: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from ..metrics import LOWEST
 from .analysis import GROUPS, Analysis
 from .predictions import Predictions
 from .statistics import holm, mcnemar
+from .text_table import Table, number, to_html
+from .verdict import verdict
 
 DRAWS = 2_000
 CELLS = 1 << 22  # outcomes drawn together, for the memory
@@ -64,6 +67,23 @@ class Comparison:
     """Every analysis but the first against the first."""
     draws: int
     """Bootstrap draws."""
+
+    def to_pandas(self) -> Any:
+        """One row per set of predictions and figure: the difference from the first in points, with its interval."""
+        import pandas as pd  # noqa: PLC0415 - not needed otherwise
+
+        rows = [{"name": pair.name, "figure": key, **asdict(gap)}
+                for pair in self.pairs for key, gap in pair.differences.items() if gap is not None]  # fmt: skip
+        return pd.DataFrame(rows).set_index(["name", "figure"])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a verdict on each, and the differences."""
+        lines = [f"<li>{escape(verdict(pair.name, pair.baseline, pair.differences))}</li>" for pair in self.pairs]
+        rows = [(pair.name, *("" if (gap := pair.differences[key]) is None else
+                              f"{number(gap.value, sign=True)} ({number(gap.low)} to {number(gap.high)})"
+                              for key in DIFFERENCES)) for pair in self.pairs]  # fmt: skip
+        title = f"difference from {self.analyses[0].predictions.name} in points, with 95 % intervals"
+        return f"<ul>{''.join(lines)}</ul>{to_html(Table(title, ('', *DIFFERENCES), rows))}"
 
 
 def compare(analyses: Sequence[Analysis], *, draws: int = DRAWS, seed: int = 0) -> Comparison:

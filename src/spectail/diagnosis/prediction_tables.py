@@ -143,7 +143,15 @@ def _read_table(
 ) -> RawPredictions:
     twice = next((name for name, number in Counter(header).items() if number > 1), None)
     if twice is not None:
-        raise ValueError(f"{path} has two columns {twice!r}; rename one.")
+        raise ValueError(
+            f"{path} has two columns {twice!r}; rename one. If its first line is data already, put a line of "
+            "column names above it, such as label,prediction."
+        )
+    if len(header) > 1 and all(map(_is_number, header)):
+        raise ValueError(
+            f"{path}: the first line looks like data ({listed(header)}); put a line of column names above it, such as "
+            "label,prediction."
+        )
     label = pick(hints.label, header, LABELS, "column", "--label-column", path)
     if label is None and hints.need_labels:
         raise ValueError(
@@ -272,7 +280,9 @@ def _without_decimals(column: Any) -> Any:
 def _require_filled(column: Any, name: str, path: Path) -> None:
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise ValueError(f"{path}: row {row} of column {name!r} is empty; fill it or drop the row.")
+        # a reader looks for it in an editor: lines are counted from 1, and the first has the names
+        where = f"row {row}" if path.suffix.lower() == ".parquet" else f"line {row + 2}"
+        raise ValueError(f"{path}: {where} of column {name!r} is empty; fill it or drop the line.")
 
 
 def _stack(table: Any, columns: list[str], path: Path) -> NDArray[Any]:

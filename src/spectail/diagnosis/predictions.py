@@ -156,7 +156,7 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
     names = names if names is not None else tuple(map(str, range(size)))
     for what, amount in (("class names", len(names)), ("class counts", size if counts is None else len(counts))):
         if amount != size:
-            raise ValueError(f"there must be one of the {what} for each of the {size:,} classes; got {amount:,}.")
+            raise ValueError(f"there are {size:,} classes but {amount:,} {what}; give one for each class.")
     ids = [_class_ids(values, names, what) for values, what in zip(both, ("labels", "predicted classes"), strict=False)]
     logits, notes = None, raw.notes
     if scores is not None:

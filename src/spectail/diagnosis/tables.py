@@ -51,7 +51,7 @@ def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, 
     extra = [key for key in training if any(entry.get(key) is not None for entry in results)]
     header = (
         *("", *(TITLES.get(key, key) for key in FIGURES), *(training[key][0] for key in extra)),
-        *("classes at 0", "lowest 10 %", "lowest 20 %", "ECE", "spectral norm"),
+        *("classes at 0", "lowest 10 %", "lowest 20 %", "macro F1", "ECE", "spectral norm"),
     )
     rows = []
     for at, analysis in enumerate(analyses):
@@ -63,6 +63,7 @@ def accuracy_table(analyses: Sequence[Analysis], results: Sequence[Mapping[str, 
                 *(number(results[at].get(key), training[key][1]) for key in extra),
                 f"{metrics['zero_classes']:,}",
                 *(number(metrics[key]) for key in LOWEST),
+                number(metrics["macro_f1"]),
                 number(metrics["ece"]),
                 number(metrics["spectral_norm"], 3),
             )
@@ -77,7 +78,7 @@ def confusion_table(analysis: Analysis, top: int = 10) -> Table:
         (names[entry.true], names[entry.predicted], f"{entry.count:,}", number(entry.share))
         for entry in analysis.top_confusions[:top]
     ]
-    header = ("true class", "taken for", "test images", "% of the true class")
+    header = ("true class", "taken for", "times", "% of the true class")
     return Table(f"Most frequent confusions of {analysis.predictions.name}", header, rows, text_columns=2)
 
 

@@ -12,6 +12,7 @@ from .analysis import GROUPS, Analysis
 from .comparison import Comparison
 from .tables import TITLES, accuracy_table, confusion_table, difference_table, direction_text, worst_table
 from .text_table import Table, turned
+from .verdict import verdict
 
 
 def show(console: Console, analyses: Sequence[Analysis], comparison: Comparison | None = None, top: int = 10) -> None:
@@ -27,11 +28,13 @@ def show(console: Console, analyses: Sequence[Analysis], comparison: Comparison 
         console.print("Without training images per class (--counts) there is no head, medium and tail.")
     if comparison is not None:
         console.print(_rich(turned(difference_table(comparison))))
+        for pair in comparison.pairs:
+            console.print(verdict(pair.name, pair.baseline, pair.differences), soft_wrap=True)
     for analysis in analyses:
         for table in (confusion_table(analysis, top), worst_table(analysis, top)):
             if table.rows:
                 console.print(_rich(table))
-        console.print(direction_text(analysis), soft_wrap=True)
+        console.print(direction_text(analysis))
         untested = sum(entry["test_count"] == 0 for entry in analysis.per_class)
         if untested:
             noun = "class without test images counts" if untested == 1 else "classes without test images count"

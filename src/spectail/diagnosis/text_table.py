@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from html import escape
 
 from .._utils.plain_text import visible
 
@@ -68,6 +69,14 @@ def to_markdown(table: Table) -> str:
     lines += [_line(map(plain, row)) for row in table.rows]
     lines += ["", plain(table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
+
+
+def to_html(table: Table) -> str:
+    """For notebooks, which bring their own style."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
+    rows = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in table.rows]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<p><b>{escape(table.title)}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def to_latex(table: Table) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from .._utils.errors import one_line
 from .._utils.files import whole_file
+from .._utils.versions import pip_install
 from ..training.run_folder import RunFolder
 from .engines import EngineOptions, Listening, Say, Stopped
 from .task import Outcome, Task
@@ -28,7 +29,7 @@ AHEAD = 4
 """Runs that wait in Ray's own queue, where an autoscaler sees that there is more to do."""
 AGAIN = 15.0
 """Seconds after which a run that was told to stop is told again: a worker that is busy may not hear it."""
-INSTALL = "--engine ray needs Ray: pip install 'spectail[cluster]'."
+INSTALL = f"--engine ray needs Ray: {pip_install('cluster')}."
 Answer = tuple[str, str, Outcome | str, dict[str, bytes] | None]
 """Node and its host, the outcome or why the node cannot be used, and the files of a run that it has on its own disk."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +11,8 @@ from .engines import Engine, EngineOptions, Say
 from .index import Index, Record, last_line
 from .runs import key_of
 from .task import Outcome, Task
+
+ALIKE = 3  # runs that fail with the same error before the rest is given up
 
 
 def make_engine(options: EngineOptions, device: str, say: Say) -> Engine:
@@ -56,6 +58,8 @@ class Driver:
         self.outcomes: dict[str, Outcome] = {}
         """By the name of a run: what came of it in this session, or its results of an earlier one."""
         self.no_weights: set[str] = set()
+        self.alike: Counter[str] = Counter()
+        """How many runs of this session failed with an error."""
 
     def work(self, tasks: Iterable[Task]) -> Tally:
         records: dict[str, list[Record]] = {}
@@ -142,6 +146,9 @@ class Driver:
         else:
             after = f" (after {task.attempt} attempts)" if task.attempt > 1 else ""
             self._fail(task, last_line(outcome.error) + after)
+            self.alike[outcome.error] += 1
+            if self._is_systematic() and self.alike[outcome.error] == ALIKE:
+                self.say(f"the first {ALIKE} runs failed with the same error; the others are left out")
         self.settled(True)
         return None
 
@@ -155,7 +162,11 @@ class Driver:
     def _is_hopeless(self, task: Task) -> bool:
         model = task.config.model
         weights = model.pretrained and model.init is None and model.model in self.no_weights
-        return weights or data_of(task) in self.tally.no_data
+        return weights or data_of(task) in self.tally.no_data or self._is_systematic()
+
+    def _is_systematic(self) -> bool:
+        """Whether nothing has succeeded, and one error has ended several runs: it would end the others too."""
+        return not (self.tally.done or self.tally.kept) and max(self.alike.values(), default=0) >= ALIKE
 
     def _leave_out(self) -> None:
         self.tally.left += 1

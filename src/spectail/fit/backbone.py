@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +9,13 @@ from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .._utils.files import cache_folder
 from .._utils.names import nearest
 from ..models.build import MODELS, ModelConfig
+from ..models.hub import answers, is_cached
 
 PREFERRED = ("vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch16_224.augreg_in21k_ft_in1k",
              "resnet50.a1_in1k", "tf_efficientnet_lite0.in1k")  # fmt: skip
 """Best first, all small enough for a CPU. The first is what the hub is asked for."""
-WAIT = 10.0
-"""Seconds that the hub may take to answer."""
+AUTO = "auto"
+"""What stands for the network until one is found."""
 SMALL, UPSCALED, USUAL = 100, 128, 224
 """Images below so many pixels are shown to a pre-trained network at 128, others at 224."""
 
@@ -40,27 +39,28 @@ def choose_backbone(asked: ModelConfig, pixels: int) -> Backbone:
     """
     sized = replace(asked, img_size=asked.img_size or (UPSCALED if pixels < SMALL else USUAL))
     if asked.init is not None:
-        name = asked.model if asked.model != ModelConfig.model else _named_by(asked.init)
+        name = asked.model if asked.model != AUTO else _named_by(asked.init)
         return Backbone(replace(sized, model=name, pretrained=False), True, f"features of {name} ({asked.init.name})")
-    if asked.model != ModelConfig.model and asked.model not in MODELS:
+    if asked.model != AUTO and asked.model not in MODELS:
         return Backbone(replace(sized, pretrained=True), True, f"features of {asked.model}")
-    if asked.model == ModelConfig.model:
+    if asked.model == AUTO:
         for path in _files():
             name = _named_by(path)
             return Backbone(replace(sized, model=name, init=path), True, f"features of {name} ({path.name})")
         for name in PREFERRED:
-            if _is_cached(name):
+            if is_cached(name):
                 return Backbone(replace(sized, model=name, pretrained=True), True, f"features of {name}")
         if answers(PREFERRED[0]):
             name = PREFERRED[0]
             return Backbone(replace(sized, model=name, pretrained=True), True, f"features of {name}, from the hub")
     size = asked.img_size or min(pixels, 64)
-    why = "" if asked.model != ModelConfig.model else (
+    why = "" if asked.model != AUTO else (
         ": no pre-trained weights are at hand, and the hub does not answer. For a far better classifier download a "
         f"weight file such as that of timm/{PREFERRED[-1]} and pass it with --init FILE"
     )  # fmt: skip
-    note = f"a small network ({asked.model}) is trained from scratch{why}"
-    return Backbone(replace(asked, img_size=size), False, note)
+    name = ModelConfig.model if asked.model == AUTO else asked.model
+    note = f"a small network ({name}) is trained from scratch{why}"
+    return Backbone(replace(asked, model=name, img_size=size), False, note)
 
 
 def _named_by(path: Path) -> str:
@@ -78,42 +78,3 @@ def _files() -> list[Path]:
     """Weight files that the user has put into the cache folder."""
     folder = cache_folder() / "weights"
     return sorted(path for path in folder.glob("*") if path.suffix in (".safetensors", ".pth", ".bin"))
-
-
-def _hub(name: str) -> tuple[str, str] | None:
-    import timm  # noqa: PLC0415
-
-    settings = timm.get_pretrained_cfg(name)
-    return (settings.hf_hub_id, "model.safetensors") if settings is not None and settings.hf_hub_id else None
-
-
-def _is_cached(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
-
-    where = _hub(name)
-    return where is not None and isinstance(try_to_load_from_cache(*where), str)
-
-
-def answers(name: str, ask: Callable[[str], object] | None = None, wait: float = WAIT) -> bool:
-    """Whether the hub has an answer for a model within a few seconds: one try, without the client's many retries."""
-
-    def head(url: str) -> object:
-        from huggingface_hub import get_hf_file_metadata  # noqa: PLC0415
-
-        return get_hf_file_metadata(url, timeout=wait / 2)
-
-    heard: list[bool] = []
-
-    def try_once() -> None:
-        from huggingface_hub import hf_hub_url  # noqa: PLC0415
-
-        where = _hub(name)
-        try:
-            heard.append(where is not None and bool((ask or head)(hf_hub_url(*where))))
-        except Exception:  # whatever it is, there are no weights
-            heard.append(False)
-
-    thread = threading.Thread(target=try_once, daemon=True)
-    thread.start()
-    thread.join(wait)
-    return bool(heard) and heard[0]

@@ -15,6 +15,7 @@ from ..counts import ClassCounts
 from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
 from ..diagnosis.advice import Advice
+from ..models.build import ModelConfig
 from ..training.build import load_data, make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
@@ -23,7 +24,7 @@ from ..training.reporter import Reporter
 from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
-from .backbone import USUAL, choose_backbone
+from .backbone import AUTO, USUAL, choose_backbone
 from .candidates import AS_TRAINED, Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
@@ -138,6 +139,7 @@ def check_data(counts: ClassCounts) -> None:
 def _with_backbone(config: TrainConfig, data: Data) -> tuple[TrainConfig, str]:
     """The settings with a network, and where the features come from, in words."""
     if isinstance(data.train, FeatureSet):
+        config = replace(config, model=ModelConfig()) if config.model.model == AUTO else config
         return config, f"{data.train.features.shape[1]:,} features for each of {len(data.train):,} rows"
     pixels = min(data.train.pixels.shape[1:3]) if data.train.pixels is not None else USUAL
     backbone = choose_backbone(config.model, pixels)

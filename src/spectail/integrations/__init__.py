@@ -6,7 +6,7 @@
 - :mod:`spectail.integrations.timm`: ``StatefulTask``, whose checkpoints hold the state of the loss.
 
 A plain loop, DDP and Accelerate need none of them: see ``examples/``. The frameworks come with
-``pip install 'spectail[integrations]'``.
+``pip install '.[integrations]'`` from a clone.
 """
 
 from .._utils import torchvision_ops  # noqa: F401 - these frameworks import torchvision, which may not fit a CPU-only torch

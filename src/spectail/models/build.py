@@ -14,6 +14,7 @@ from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .._utils.checks import AtLeastOne, BelowOne, Limits
 from .._utils.errors import MissingWeights
 from .._utils.names import nearest
+from . import hub
 from .cifar_resnet import CifarResNet
 from .classifier import Classifier
 from .heads import make_head
@@ -80,7 +81,7 @@ def build_model(
     if config.img_size is not None and (config.model == "small-vit" or config.patch_size or _takes_size(config.model)):
         options["img_size"] = config.img_size
     if config.model in MODELS:
-        if config.pretrained:
+        if config.pretrained and config.init is None:
             raise ValueError(f"{config.model} has no pretrained weights; give a file with --init, or a timm model.")
         if config.drop_path:
             raise ValueError(f"--drop-path is for models of timm; {config.model} cannot leave out blocks.")
@@ -106,9 +107,11 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
 
     if not timm.is_model(config.model):
         raise ValueError(f"unknown model {config.model!r}; {nearest(config.model, [*MODELS, *timm.list_models()])}")
+    pretrained = config.pretrained and config.init is None  # a file given takes the place of the hub
+    if pretrained:
+        options = options | _weights_at_hand(config.model)
     try:
-        fetch = config.pretrained and config.init is None
-        backbone: nn.Module = timm.create_model(config.model, pretrained=fetch, num_classes=0, **options)
+        backbone: nn.Module = timm.create_model(config.model, pretrained=pretrained, num_classes=0, **options)
     except TypeError as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None:
@@ -116,13 +119,26 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
         flag = unknown[1].removesuffix("_rate").replace("_", "-")
         raise ValueError(f"{config.model} does not take --{flag}.") from None
     except (OSError, RuntimeError) as error:
-        if not config.pretrained:
+        if not pretrained:
             raise
         raise MissingWeights(
             f"the weights of {config.model} could not be fetched ({str(error).splitlines()[0]}). "
             "Give them as a file with --init."
         ) from None
     return backbone
+
+
+def _weights_at_hand(name: str) -> dict[str, Any]:
+    """Options of timm that take weights from the cache. Those that are not there are asked for once, not for long."""
+    file, place = hub.cached_file(name), hub.place_of(name)
+    if file is not None:
+        return {"pretrained_cfg_overlay": {"file": str(file)}}
+    if place is not None and not hub.answers(name):
+        raise MissingWeights(
+            f"the weights of {name} are not on this machine, and the hub did not answer within {hub.WAIT:.0f} seconds. "
+            f"Fetch {place[1]} of {place[0]} elsewhere and pass it with --init FILE."
+        )
+    return {}
 
 
 def _takes_size(name: str) -> bool:

@@ -18,6 +18,7 @@ from .run_record import RunRecord
 
 SIDE = 64  # pixels on the page
 SHOWN = 4  # images of a class
+MORE = 24  # further ones that the page shows on request
 
 
 @dataclass(frozen=True)
@@ -39,34 +40,40 @@ class Shots:
 
     wrong: list[Example]
     model: Example | None
+    more: list[Example]
+    """Further mistakes, for those who ask."""
+    rest: int
+    """Mistakes that are not pictured."""
 
 
-def find_examples(analysis: Analysis, run: RunRecord, classes: Sequence[int]) -> tuple[dict[int, Shots], str | None]:
-    """Shots by class, and the reason in one sentence where there are none."""
+def find_examples(
+    analysis: Analysis, run: RunRecord, classes: Sequence[int], *, more: int = 0
+) -> tuple[dict[int, Shots], str | None]:
+    """Shots by class, with so ``more`` mistakes, and the reason in one sentence where there are none."""
     try:
         test = run.data.test
         if not np.array_equal(test.labels, analysis.predictions.labels):
             raise ValueError("the labels of its test set are not those of predictions.npz")
         if not isinstance(test, ImageSet):
             raise ValueError("the data are features")
-        return {label: _shots(analysis, test, label) for label in classes}, None
+        return {label: _shots(analysis, test, label, more) for label in classes}, None
     except (ValueError, OSError, ImportError) as error:  # the report goes on without pictures
         return {}, f"No example images: {one_line(error).removesuffix('.')}."
 
 
-def _shots(analysis: Analysis, test: ImageSet, label: int) -> Shots:
+def _shots(analysis: Analysis, test: ImageSet, label: int, more: int) -> Shots:
     labels, predicted = analysis.predictions.labels, analysis.predictions.predicted
     wrong = np.flatnonzero((labels == label) & (predicted != label))
     taken = analysis.per_class[label]["taken_for"]
     # the most frequent confusions first, in the order of the test set within each
     rank = {confusion.predicted: at for at, confusion in enumerate(taken)}
     order = sorted(wrong.tolist(), key=lambda at: rank.get(int(predicted[at]), len(rank)))
-    examples = [make_example(test, at, label, int(predicted[at])) for at in _spread(order, predicted)[:SHOWN]]
-    if not taken:
-        return Shots(examples, None)
-    other = taken[0].predicted
-    at = _clearest(analysis, other)
-    return Shots(examples, None if at is None else make_example(test, at, other, other))
+    spread = _spread(order, predicted)
+    examples = [make_example(test, at, label, int(predicted[at])) for at in spread[: SHOWN + more]]
+    other = taken[0].predicted if taken else None
+    clearest = None if other is None else _clearest(analysis, other)
+    model = None if other is None or clearest is None else make_example(test, clearest, other, other)
+    return Shots(examples[:SHOWN], model, examples[SHOWN:], max(len(spread) - SHOWN - more, 0))
 
 
 def _clearest(analysis: Analysis, label: int) -> int | None:
@@ -99,8 +106,11 @@ def make_example(images: ImageSet, at: int, true: int, predicted: int) -> Exampl
     small = max(image.size) <= SIDE
     if not small:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    image.save(file, format="PNG", optimize=True)
-    uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    file, kind = io.BytesIO(), "png" if small else "jpeg"  # a photo takes a fifth of the space as JPEG
+    if small:
+        image.save(file, format="PNG", optimize=True)
+    else:
+        image.convert("RGB").save(file, format="JPEG", quality=85, optimize=True)
+    uri = f"data:image/{kind};base64," + base64.b64encode(file.getvalue()).decode("ascii")
     name = images.name_of(at).encode("utf-8", "backslashreplace").decode()  # file names may be anything
     return Example(uri, true, predicted, name, small)

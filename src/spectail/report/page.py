@@ -22,6 +22,7 @@ from .advice import advice_views
 from .choice import choice_view
 from .curves import drawings, find_panels, finding
 from .figures import SERIES, VARIABLES, gap_bars, reliability, singular_values, training_curves
+from .hints import find_hints
 from .payload import DETAILED, download_files, hidden_cells, payload, with_matrix
 from .seeds import SeedStudy, interval_of, mean_table
 
@@ -108,6 +109,7 @@ def _render(
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"whole": lambda value: f"{value:,}", "decimal": number}
+    environment.filters |= {"coded": coded, "base": base_name}
     loader = environment.loader
     assert loader is not None
     style, *scripts = (loader.get_source(environment, name)[0] for name in ("style.css", *SCRIPTS))
@@ -116,6 +118,7 @@ def _render(
     titles = [analysis.predictions.name for analysis in analyses]
     shown = list(range(len(analyses)) if study is None else study.shown)[:DETAILED]
     advice = advice_views([(titles[index], runs[index]) for index in shown] if runs else [])
+    hints = [find_hints(analyses[index], runs[index] if runs else None) for index in shown]
     files = download_files(analyses, comparison, runs, panels, study, advice)
     matrices = with_matrix(analyses, shown, study)
     headings = dict(zip(shown, _headings(titles, shown, study), strict=True))
@@ -153,13 +156,34 @@ def _render(
         "trained": [(titles[index], runs[index]) for index in drawn],
         "titles": titles,
         "advice": advice,
+        "hints": best if not advice and (best := hints[_best([analyses[index] for index in shown])]) else None,
+        "unfinished": [(one.name, one.unfinished) for one in hints if one.unfinished],
         "choice": choice_view(runs[0].folder) if len(runs) == 1 else None,
         "sweeps": list(zip(drawings(panels), map(finding, panels), strict=True)),
     }
     there = {"generalise": context["gap"], "training": context["curves"], "settings": context["sweeps"], "record": runs,
-             "advice": advice, "choice": context["choice"]}  # fmt: skip
+             "advice": advice or context["hints"], "choice": context["choice"]}  # fmt: skip
     context["sections"] = [(anchor, text) for anchor, text in SECTIONS.items() if there.get(anchor, True)]
     return environment.get_template("page.html").render(context)
+
+
+def _best(analyses: list[Analysis]) -> int:
+    """Where the one stands whose classes are recognised best: what others get wrong, it may have solved."""
+    return max(range(len(analyses)), key=lambda at: analyses[at].metrics["balanced"])
+
+
+def coded(text: str) -> Markup:
+    """A sentence of ours in which commands stand between backticks."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else Markup("{}").format(part)
+        for place, part in enumerate(parts)
+    )
+
+
+def base_name(path: str) -> str:
+    """The last part of a path: folders stand in its title."""
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def _detail(
@@ -170,9 +194,9 @@ def _detail(
     shots: dict[int, Any] = {}
     missing = None
     if run is not None:
-        from .examples import find_examples  # noqa: PLC0415 - predictions without a run need no image library
+        from .examples import MORE, find_examples  # noqa: PLC0415 - predictions without a run need no image library
 
-        shots, missing = find_examples(analysis, run, shown)
+        shots, missing = find_examples(analysis, run, shown, more=MORE if amount == 1 else 0)
     spectrum, calibration = analysis.spectrum, analysis.calibration
     mistakes = int((analysis.predictions.predicted != analysis.predictions.labels).sum())
     return {

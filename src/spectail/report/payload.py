@@ -21,6 +21,7 @@ from ..diagnosis.tables import all_tables, csv_text, latex, markdown, to_csv
 from .advice import AdviceView
 from .curves import Panel
 from .figures import cluster_order, matrix_cells
+from .mistakes import mistakes_csv
 from .seeds import SeedStudy, seed_tables
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def download_files(
     tables = [] if study is None else seed_tables(study)
     tables += all_tables(analyses, comparison, results=[run.results for run in runs])
     files = {"classes.csv": ("Every class (CSV)", csv_text(analyses)),
-             "confusions.csv": ("Every confusion (CSV)", _confusions(analyses))}  # fmt: skip
+             "confusions.csv": ("Every confusion (CSV)", _confusions(analyses)),
+             "mistakes.csv": ("Every mistaken image by name (CSV)", mistakes_csv(analyses))}  # fmt: skip
     pairs = study.pairs if study is not None else comparison.pairs if comparison is not None else []
     if pairs:
         files["differences.csv"] = ("Differences of every class (CSV)", _differences(pairs))

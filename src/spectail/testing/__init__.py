@@ -61,8 +61,17 @@ __all__ = [
 ]
 
 
+USAGE = """usage: python -m spectail.testing [METHOD ...]
+
+Run every check on the methods that are named, by default on all that are registered. A method of your own is written
+package.module:Class. The exit code is 1 if a check fails."""
+
+
 def main(names: list[str]) -> int:
     """Run all checks on the named methods, by default on all that are registered."""
+    if {"-h", "--help"} & set(names):
+        print(USAGE)
+        return 0
     failed = 0
     for name in names or METHODS:
         for check in (*CHECKS, check_resume_compiled, check_two_processes):

@@ -22,6 +22,7 @@ from ..data.batch import Batch
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..data.manifest import Manifest
+from ..diagnosis.text_table import Table, number, to_html
 from ..methods.base import Stage
 from ..methods.registry import find_method
 from ..models.adjustment import Adjustment
@@ -55,6 +56,18 @@ class RunResults(dict[str, Any]):
     """The arrays of predictions.npz."""
     data: Data | None = None
     """The images, as they were loaded for training."""
+
+    def to_pandas(self) -> Any:
+        """The figures as a series; lists and mappings are left out."""
+        import pandas as pd  # noqa: PLC0415 - not needed otherwise
+
+        return pd.Series({name: value for name, value in self.items() if not isinstance(value, list | dict)})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the main figures."""
+        keys = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "macro_f1", "ece")
+        rows = [(key, number(self[key])) for key in keys if self.get(key) is not None]
+        return to_html(Table(f"{self.get('method')} on {self.get('dataset')}, percent", ("", ""), rows))
 
 
 def train(

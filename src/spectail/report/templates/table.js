@@ -22,7 +22,29 @@ function classTable(host) {
   if (first.train) columns.push({ title: "training images", of: (label) => first.train[label], show: (label) => whole(first.train[label]) });
   columns.push({ title: "test images", of: (label) => first.test[label], show: (label) => whole(first.test[label]) });
   if (one) columns.push({ title: "precision, %", of: (label) => first.precision[label], show: (label) => number(first.precision[label]) });
+  if (one) columns.push({ title: "mistakes", of: wrong, show: mistakes });
   if (one) columns.push({ title: "most often taken for", left: true, of: (label) => first.taken[label]?.[1] ?? 0, show: taken });
+
+  function wrong(label) { return first.test[label] - Math.round((first.accuracy[label] ?? 0) * first.test[label] / 100); }
+
+  // All mistakes of a class by name, in a row of their own below it.
+  function mistakes(label) {
+    if (!wrong(label)) return "0";
+    const button = make("button", { type: "button", "aria-expanded": "false", "aria-label": `${wrong(label)} mistakes of ${report.classes[label]}` }, whole(wrong(label)));
+    button.addEventListener("click", async () => {
+      const row = button.closest("tr"), open = button.getAttribute("aria-expanded") === "true";
+      button.setAttribute("aria-expanded", String(!open));
+      if (open) { row.nextElementSibling.remove(); return; }
+      const list = make("ul", { class: "mistakes" }), below = make("tr", {}, make("td", { colspan: columns.length }, list));
+      row.after(below);
+      for (const cells of rowsOf(await unpacked("mistakes.csv"))) {
+        if (Number(cells[3]) !== label || cells.length < 8) continue;
+        const sure = cells[7] ? ` (${Number(cells[7]).toFixed(0)} % sure)` : "";
+        list.append(make("li", {}, make("bdi", { class: "file" }, cells[2]), " taken for ", named(Number(cells[4])), sure));
+      }
+    });
+    return button;
+  }
 
   function taken(label) {
     const most = first.taken[label];
@@ -82,6 +104,15 @@ function classTable(host) {
     fill();
   }));
   fill();
+}
+
+// The lines of a CSV file below its header, as lists of cells.
+function* rowsOf(text) {
+  let cells = [], place = text.indexOf("\n") + 1;
+  for (const found of text.slice(place).matchAll(/("(?:[^"]|"")*"|[^,\n]*)(,|\n)/g)) {
+    cells.push(found[1].startsWith('"') ? found[1].slice(1, -1).replaceAll('""', '"') : found[1]);
+    if (found[2] === "\n") { yield cells; cells = []; }
+  }
 }
 
 document.querySelectorAll("#classes").forEach(classTable);
