@@ -70,7 +70,7 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     if below:
         title += f"; {below} point{'s' if below > 1 else ''} below the frame"
     if title:
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(title, fontsize=10, wrap=True)
     return figure
 
 
