@@ -146,7 +146,9 @@ def tried(call: Callable[..., Any], values: tuple[Any, ...]) -> str | None:
     try:
         with warnings.catch_warnings(), patience(20):
             warnings.simplefilter("ignore")
-            call(*values)
+            answer = call(*values)
+            if isinstance(answer, torch.Tensor) and answer.isnan().any() and all(map(is_finite, values)):
+                return "NaN from finite logits and labels"
     except (ValueError, TypeError) as error:
         return None if str(error) else "an error without a word"
     except Hang:
@@ -154,3 +156,11 @@ def tried(call: Callable[..., Any], values: tuple[Any, ...]) -> str | None:
     except BaseException as error:
         return f"{type(error).__name__}: {str(error)[:150]}"
     return None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a tensor of floats is so, and of moderate size; other values pass: a bad option must not give NaN."""
+    part = value.share if isinstance(value, MixedTarget) else value
+    if not isinstance(part, torch.Tensor) or not part.is_floating_point():
+        return True
+    return bool((part.abs() < 1e30).all())

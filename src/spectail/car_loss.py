@@ -67,7 +67,7 @@ class CARLoss(nn.Module):
         check_number(alpha=alpha, start_step=start_step, warmup_steps=warmup_steps)
         if not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be 0 or more; got {alpha}.")
-        if start_step < 0 or warmup_steps < 0:
+        if not (0 <= start_step < 2**53 and 0 <= warmup_steps < 2**53):  # also refuses NaN
             raise ValueError(f"start_step and warmup_steps must be 0 or more; got {start_step} and {warmup_steps}.")
         if base is not None and not callable(base):
             raise TypeError(f"base must be callable as base(logits, target); got {type(base).__name__}.")

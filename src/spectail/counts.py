@@ -65,6 +65,8 @@ class ClassCounts:
         if low < 0 or (size is not None and high >= size):
             limit = "number of classes" if size is None else size
             raise ValueError(f"labels must lie in [0, {limit}); found {low if low < 0 else high}.")
+        if max(high, size or 0) > 10_000_000:  # an id of something else, and gigabytes of zeros
+            raise ValueError(f"there can be 10,000,000 classes at most; got {max(high, size or 0):,}.")
         return cls(torch.bincount(labels, minlength=size or 0), names)
 
     @property
