@@ -118,6 +118,7 @@ def test_bad_input_that_the_network_decides(tmp_path):
         ({"optim__layer_decay": 0.7}, "--layer-decay needs a model of timm"),
         ({"method": "ldam-drw", "tuning__head_scale": 9.0}, "ldam-drw has a scale of its own"),
         ({"optim__cutmix": 1.0, "method": "remix"}, "--cutmix: ReMix mixes images itself"),
+        ({"tuning__head_scale": 9.0}, "--head-scale is for a cosine head"),
         ({"rand_augment": "strong"}, "RandAugment is named as in timm"),
     ]:
         with pytest.raises(ValueError, match=message):

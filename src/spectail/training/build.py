@@ -131,7 +131,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
         inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
         width = inputs["train"].features.shape[1]
-        model = method.build(nn.Identity(), method.make_head(head_kind(config, method), width))
+        model = method.build(nn.Identity(), make_head(config, method, width))
         splits = dict(inputs)
     else:
         model.backbone = fit_to_device(model.backbone, config.hardware, method, accelerator.device)
@@ -178,7 +178,7 @@ def make_model(
         width: of such features.
         start: False leaves the weights out that a run starts from: those of its end will be loaded.
     """
-    new_head = partial(method.make_head, head_kind(config, method))
+    new_head = partial(make_head, config, method)
     kind = config.features or "raw"
     if transforms is None:
         assert width is not None
@@ -195,6 +195,13 @@ def make_model(
     if not start:
         add_lasting(model, config.tuning)
     return model, report
+
+
+def make_head(config: TrainConfig, method: Method, width: int) -> nn.Module:
+    """The head of a run, for features of this width."""
+    head = method.make_head(head_kind(config, method), width)
+    set_scale(head, config)
+    return head
 
 
 def head_kind(config: TrainConfig, method: Method) -> str:

@@ -32,8 +32,13 @@ def set_scale(head: nn.Module, config: TrainConfig) -> None:
         raise ValueError(f"--head-scale: {config.method} has a scale of its own; pass --scale instead.")
     if isinstance(head, CosineHead):
         head.scale = scale
-    elif config.tuning.head_init == "random":
+    elif start_of(config) == "random":
         raise ValueError("--head-scale is for a cosine head (--head cosine), or one that starts at class means.")
+
+
+def start_of(config: TrainConfig) -> str:
+    """Where the head starts, by default too."""
+    return config.tuning.head_init or ("random" if config.tuning.tune == "full" else "means")
 
 
 def start_head(
@@ -45,8 +50,7 @@ def start_head(
     reporter: Reporter,
 ) -> None:
     """Set the class vectors of the head; the backbone is still as it was loaded."""
-    tuning = config.tuning
-    how = tuning.head_init or ("random" if tuning.tune == "full" else "means")
+    tuning, how = config.tuning, start_of(config)
     if how == "random":
         return
     head: Any = model.head

@@ -16,7 +16,7 @@ from ..data.samplers import DeferredSampler, LongTailSampler
 from ..methods.base import Method, Step, Stream
 from ..methods.registry import find_method
 from ..models.classifier import Classifier
-from .build import head_kind, make_method
+from .build import make_head, make_method
 from .car_term import make_car_term
 from .config import TrainConfig
 from .optim import make_optimizer, rate
@@ -69,7 +69,7 @@ def train_head(
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of our business
         torch.manual_seed(config.seed)
         method = make_method(config, counts)
-        model = method.build(nn.Identity(), method.make_head(head_kind(config, method), features.shape[1]))
+        model = method.build(nn.Identity(), make_head(config, method, features.shape[1]))
         model, method = model.to(features.device), method.to(features.device)
         stage = method.stages()[0]
         sampler = _sampler(labels, method.streams(stage)["main"], len(names), config.seed, epochs)
