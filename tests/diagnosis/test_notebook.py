@@ -20,7 +20,7 @@ def analyses():
 
 def test_an_analysis(analyses):
     shown = analyses[0]._repr_html_()
-    assert shown.count("<table>") == 3
+    assert shown.count("<table>") == 2
     assert "&lt;b&gt;cat&lt;/b&gt;" in shown
     assert "<b>cat</b>" not in shown
     frame = analyses[0].to_pandas()

@@ -117,17 +117,15 @@ class Analysis:
         values = {**self.metrics, "worst": self.metrics["worst_test"]}
         figures = [(key, number(values[key]), _between(interval)) for key, interval in self.intervals.items()
                    if values[key] is not None]  # fmt: skip
-        lowest = [
-            (entry["name"], number(entry["accuracy"]), _between((entry["low"], entry["high"])),
-             f"{entry['test_count']:,}",
-             ", ".join(f"{names[one.predicted]} {number(one.share, 0)} %" for one in entry["taken_for"]))
-            for entry in (self.per_class[label] for label in self.worst[:VIEW])
-        ]  # fmt: skip
+        lowest = []
+        for entry in (self.per_class[label] for label in self.worst[:VIEW]):
+            taken = ", ".join(f"{names[one.predicted]} {number(one.share, 0)} %" for one in entry["taken_for"])
+            right = (entry["name"], number(entry["accuracy"]), _between((entry["low"], entry["high"])))
+            lowest.append((*right, str(entry["test_count"]), taken))
+        header = ("percent right", "95 % interval")
         title = f"{self.predictions.name}: {len(self.predictions):,} test images of {len(names):,} classes"
-        header = ("lowest classes", "percent right", "95 % interval", "test images", "taken for")
-        return to_html(Table(title, ("", "percent right", "95 % interval"), figures)) + to_html(
-            Table("", header, lowest)
-        )
+        below = Table("Lowest classes", ("class", *header, "test images", "taken for"), lowest)
+        return to_html(Table(title, ("", *header), figures)) + to_html(below)
 
 
 def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
