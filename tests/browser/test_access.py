@@ -1,4 +1,4 @@
-"""The report and the site for everybody: axe-core finds nothing serious, in light and in dark, on a phone and a desktop."""
+"""The report and the site for everybody: axe-core finds nothing serious, in any colours, on a phone and a desktop."""
 
 import os
 from pathlib import Path
