@@ -38,10 +38,13 @@ test-cpus: $(READY)
 package: $(READY)
 	$(BIN)/python -m pytest tests/package
 
-# The report in a real browser. Debian's packages; other systems set CHROMIUM and CHROMEDRIVER.
+# The report and the site in a real browser. Debian's packages; other systems set CHROMIUM and CHROMEDRIVER. Where there is
+# npm, axe-core looks at them too.
+AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 test-browser: $(READY)
 	command -v chromedriver >/dev/null || [ -n "$$CHROMEDRIVER" ] || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
-	SPECTAIL_BROWSER=1 $(BIN)/python -m pytest tests/browser
+	[ -f $(AXE) ] || ! command -v npm >/dev/null || npm install --silent --no-save --prefix $(VENV)/axe axe-core@4
+	SPECTAIL_BROWSER=1 SPECTAIL_AXE=$$(ls $(AXE) 2>/dev/null) $(BIN)/python -m pytest tests/browser
 
 # Many runs on a Ray cluster of two nodes, which the tests start on this machine and kill.
 test-cluster: $(READY)

@@ -12,6 +12,7 @@ import pytest
 
 # Tests that need Chromium, a cluster, a C++ compiler or heavy frameworks run only when a target of the Makefile asks
 collect_ignore = [] if os.environ.get("SPECTAIL_BROWSER") else ["tests/browser"]
+collect_ignore += [] if os.environ.get("SPECTAIL_AXE") else ["tests/browser/test_access.py"]
 collect_ignore += [] if os.environ.get("SPECTAIL_CLUSTER") else ["tests/cluster"]
 collect_ignore += [] if os.environ.get("SPECTAIL_COMPILE") else ["tests/compile"]
 if not os.environ.get("SPECTAIL_INTEGRATIONS"):

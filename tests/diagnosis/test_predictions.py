@@ -570,8 +570,8 @@ def test_counts_by_class_name_need_no_list_of_names(tmp_path):
     assert found.class_counts.tolist() == [5, 3, 1000]
     assert found.notes == ()
     (tmp_path / "counts.txt").write_text("1000\n5\n")
-    (note,) = read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.txt").notes
-    assert note.startswith("The counts are taken in alphabetical order: 1000 for 'cat' to 5 for 'zebra'.")
+    with pytest.raises(ValueError, match="nothing says in which order the classes are"):
+        read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.txt")
     (tmp_path / "counts.json").write_text('{"zebra": 1000, "cats": 5}')
     with pytest.raises(ValueError, match="there is no count for class 'cat'; did you mean 'cats'"):
         read_predictions(tmp_path / "a.csv", counts=tmp_path / "counts.json")

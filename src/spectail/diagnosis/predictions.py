@@ -143,7 +143,9 @@ def _assembled(raw: RawPredictions, name: str) -> Predictions:
         require_common_classes(labels, predicted)
     given = raw.counts
     if names is None and scores is None and any(whole_numbers(values) is None for values in both):
-        names = tuple(sorted({text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}))
+        found = {text.strip() for values in both for text in np.unique(values.astype(str)).tolist()}
+        counted = map(str, given) if isinstance(given, Mapping) else ()  # a class without a test image is one too
+        names = tuple(sorted(found.union(counted)))
         if given is not None and not isinstance(given, Mapping):
             raise ValueError(
                 "class counts are a plain list, and nothing says in which order the classes are; give the class names "

@@ -57,7 +57,7 @@ class OptimConfig:
     """Number of micro-batches into which the batch of a step is split."""
     precision: Literal["auto", "no", "tf32", "bf16", "fp16"] = "auto"
     """Precision of the network: no is float32, tf32 lets a GPU shorten its products, bf16 and fp16 are mixed precision.
-    auto takes bf16 on a GPU that has it and float32 elsewhere. The results say which one it was."""
+    auto takes bf16 on a GPU that has it and float32 elsewhere."""
     ema: BelowOne = 0.0
     """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
     swa: BelowOne = 0.0
