@@ -130,10 +130,11 @@ def measure(name, arrays, goals, seed, cache=None):
         kept = crossfit._best(result, Goal(goal), first, max(1, round(len(ways) / 3))) | {ways[0].title}
         part = CrossFit(result.labels, result.counts, result.folds, {title: result.fitted[title] for title in kept})
         chosen = choose_candidate(part, Goal(goal), ways[0], seed)
-        title = chosen.candidate.training.title
-        place = rows.index((title, chosen.candidate.shift))
-        same_head = f"{title.partition(', ')[2]}"  # features and decay
-        plain = rows.index((f"Balanced Softmax, {same_head}", 0.0))
+        own = chosen.candidate.training
+        place = rows.index((own.title, chosen.candidate.shift))
+        same = (way.title for way in ways if way.method == "balanced-softmax"
+                and (way.features, way.decay) == (own.features, own.decay))  # fmt: skip
+        plain = rows.index((next(same), 0.0))
         seen, judged = (plain_figure(goal, right[:, own], truth[own], table.counts) for own in (half, ~half))
         best = int(np.argmax(seen))
         whole = plain_figure(goal, right, truth, table.counts)
