@@ -29,9 +29,8 @@ HANDLED = (
     "declares them and does without."
 )
 EXTRAS = {"train": "training, commands", "report": "report page", "sklearn": "scikit-learn",
-          "peft": "fine-tuning", "onnx": "ONNX export", "cluster": "several machines", "integrations": "integrations",
-          "docs": "documentation",
-          "dev": "development"}  # fmt: skip
+          "peft": "fine-tuning", "onnx": "ONNX export", "all": "all of these", "cluster": "several machines",
+          "integrations": "integrations", "docs": "documentation", "dev": "development"}  # fmt: skip
 
 
 def run(arguments: list[str]) -> int:
