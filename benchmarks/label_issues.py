@@ -21,7 +21,8 @@ import torch
 
 from spectail.fit.advice import advise
 from spectail.fit.candidates import trainings
-from spectail.fit.crossfit import Table, cross_fit
+from spectail.fit.crossfit import CrossFit, Table, cross_fit
+from spectail.fit.folds import make_folds
 from spectail.fit.goals import Goal
 from spectail.training.config import TrainConfig
 
@@ -111,10 +112,12 @@ def measure(features: Any, labels: Any, how: str, seed: int) -> dict[str, Any]:
     given = flip(labels, how, seed)
     scaled = ((features - features.mean(0)) / (features.std(0) + 1e-6)).astype(np.float32)
     names = tuple(str(label) for label in range(int(labels.max()) + 1))
-    training = next(one for one in trainings([]) if one.features == "standard" and one.decay)
-    fit = cross_fit(Table(scaled, given, names), [training], TrainConfig(), Goal(), seed=seed, ladder=LADDER)
+    training = next(one for one in trainings(features.shape[1]) if one.features == "standard" and one.decay)
+    table = Table(scaled, given, names)
+    fit = CrossFit(given, table.counts, make_folds(given, 5, seed))
+    cross_fit(fit, {"": table}, [training], TrainConfig(seed=seed), Goal(), ladder=LADDER)
     logits = fit.fitted[training.title].logits
-    advice = advise(logits, given, names, fit.table.counts)
+    advice = advise(logits, given, names, table.counts)
     places, wrong = np.array([issue.position for issue in advice.label_issues], dtype=np.int64), given != labels
     known = ~np.isnan(logits[:, 0])
     row = {

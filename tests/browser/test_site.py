@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser.browser_fixtures import browser  # noqa: F401 - a fixture
+from selenium.webdriver.support.ui import WebDriverWait
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("index", "choosing", "results", "migration", "methods/car-balanced", "api/car", "car-explained", "experiments")
@@ -87,3 +88,11 @@ def test_the_checks_see_what_is_wrong(browser, tmp_path):
     assert size == 0
     console, _ = browser.logs()
     assert any(entry["level"] == "SEVERE" and own(entry["message"]) for entry in console)
+
+
+def test_search_answers_from_a_folder_on_disk(site, browser):
+    visit(browser, site / "index.html", 1280)
+    field = browser.find(".md-search__input")
+    browser.driver.execute_script("arguments[0].focus()", field)
+    field.send_keys("onnx")
+    WebDriverWait(browser.driver, 20).until(lambda _: browser.find_all(".md-search-result__item"))

@@ -1,4 +1,4 @@
-"""Balanced Softmax + CAR on the logits that it uses. Its settings were chosen on validation data (docs/results.md)."""
+"""Balanced Softmax + CAR on the logits that it uses. Its settings were chosen on validation data (docs/results-archive.md)."""
 
 from __future__ import annotations
 
