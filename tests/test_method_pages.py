@@ -47,7 +47,8 @@ def rows(page):
 
 def commands(page):
     """Arguments of every `spectail train` command, continuation lines joined."""
-    blocks = re.findall(r"```\n(.*?)```", text(page), re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text(page), re.DOTALL | re.MULTILINE)
+    blocks = [block for kind, block in found if not kind]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [tuple(shlex.split(line)[2:]) for line in lines if line.startswith("spectail train")]
 

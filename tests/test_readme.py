@@ -67,7 +67,7 @@ def test_commands_run_as_printed(tmp_path, monkeypatch):
 def test_extras_of_the_readme_exist():
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"])
-    assert first_column(README) - {"car-balanced"} == extras - {"dev", "docs"}
+    assert first_column(README) - {"car-balanced", "car-worst"} == extras - {"dev", "docs"}
 
 
 def test_options_table_names_every_option():

@@ -1,4 +1,5 @@
-"""Balanced Softmax + CAR on the logits that it uses. Its settings were chosen on validation data (docs/results-archive.md)."""
+"""Balanced Softmax + CAR on the logits that it uses. Its settings were chosen on validation data, as
+docs/results-archive.md tells."""
 
 from __future__ import annotations
 
