@@ -173,8 +173,10 @@ def test_the_length_of_real_trainings():
     assert found.head.loss(unseen[0], torch.from_numpy(unseen[1])) == pytest.approx(found.losses[found.steps])
 
 
-def test_a_fair_probe_finds_its_features_and_goes_on_with_them(tmp_path):
+def test_a_fair_probe_finds_its_features_and_goes_on_with_them(tmp_path, monkeypatch):
     """Columns of which only the roots are worth learning from: projected wins, is written down, and resumes."""
+    monkeypatch.setattr(heads, "LADDER", (40, 80))
+    monkeypatch.setitem(heads.find_length.__kwdefaults__, "ladder", (40, 80))
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), [120, 60, 30, 15])
     centres = 3 * random.standard_normal((4, 6))
