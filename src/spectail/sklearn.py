@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from ._utils.checks import Limits, check_choice
+from ._utils.names import nearest
 from .fit.candidates import Training, trainings
 from .fit.choice import choose_candidate
 from .fit.crossfit import SHORT, CrossFit, Table, cross_fit
@@ -231,8 +232,10 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
         elif self.goal != "balanced" or self.keep:
             raise ValueError(f"goal and keep are what method='auto' chooses for; leave them out with {self.method!r}.")
         elif not _is_one_loss(self.method):
-            known = ", ".join(name for name in METHODS if trains_on_arrays(name))
-            raise ValueError(f"method must be 'auto' or one of {known}; got {self.method!r}.")
+            known = [name for name in METHODS if trains_on_arrays(name)]
+            raise ValueError(
+                f"method must be 'auto' or a single loss; got {self.method!r}: {nearest(self.method, known)}"
+            )
         if self.features is not None:
             check_choice("features", self.features, KINDS)
         for name, limits in LIMITS.items():

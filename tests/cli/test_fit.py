@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spectail.cli import fit as command
+from spectail.cli.fit import unused
 from spectail.cli.main import main
 from spectail.experiments import driver
 from spectail.fit import backbone, crossfit, networks
@@ -80,9 +81,12 @@ def test_an_array_becomes_a_run_with_an_answer(tmp_path, capsys):
     assert main(["predict", str(folder), "new.npz", "--json", "--top", "1"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["classes"][0][0] for line in lines] == names[:5].tolist()
-    code, _, err = said(capsys, "x.npz")
-    assert (code, err) == (1, "spectail fit: runs/fit-x-balanced already holds a run; choose another --output, or move it "
-                              "away.\n")  # fmt: skip
+    code, _, err = said(capsys, "x.npz", "--output", str(folder))
+    assert (code, err) == (
+        1,
+        f"spectail fit: {folder} already holds a run; choose another --output, or move it away.\n",
+    )
+    assert unused(folder).name == "fit-x-balanced-2"  # what a second one without --output is called
 
 
 def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, capsys, monkeypatch):

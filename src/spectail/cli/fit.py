@@ -22,6 +22,10 @@ from ..models.build import ModelConfig
 from .arguments import read_flags
 from .console import ConsoleReporter, make_console
 
+SHRUNK = (
+    "worst and low 10 % are estimates: a class with few images is moved towards classes of its size, so that they can "
+    "be higher than what was counted."
+)
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -98,7 +102,7 @@ def run(arguments: list[str]) -> None:
     check(options)
     options.engine.check()
     check_device(options.device)
-    output = options.output or Path("runs") / f"fit-{word(options.data.dataset)}-{options.goal}"
+    output = options.output or unused(Path("runs") / f"fit-{word(options.data.dataset)}-{options.goal}")
     if (output / "config.yaml").exists():
         raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
     RunFolder(output).check_free()
@@ -121,7 +125,8 @@ def run(arguments: list[str]) -> None:
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
         # said again in advice for another goal, which has an output of its own
-        command = re.sub(r" --(goal|output)[ =]('[^']*'|\S+)", "", f"spectail fit {shlex.join(arguments)}")
+        command = f"spectail fit {shlex.join(arguments)}"
+        command = re.sub(r" --(goal|output|method)([ =](?!-)('[^']*'|\S+))+", "", command)
         asked = Fit(config, goal, options.method or None, options.folds, budget, options.epochs, options.finetune,
                     command)  # fmt: skip
         try:
@@ -177,9 +182,11 @@ def show(console: Console, record: dict[str, Any], output: Path) -> None:
     for row in table_rows(record):
         table.add_row(*row)
     console.print(table)
+    console.print(SHRUNK, soft_wrap=True)
     for note in record["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
-    for line in (*record["answer"], *tested(output), *record["alternatives"], f"results in {output}"):
+    why = f"Why this one: {record['chosen']['why']}"
+    for line in (*record["answer"], why, *tested(output), *record["alternatives"], f"results in {output}"):
         console.print(line, soft_wrap=True)
 
 
@@ -225,6 +232,12 @@ def seconds(text: str) -> float:
     if found is None or float(found[1]) == 0:
         raise ValueError(f"--budget must be a time such as 90s, 5m or 2h; got {text!r}.")
     return float(found[1]) * UNITS[found[2] or "s"]
+
+
+def unused(path: Path) -> Path:
+    """The path, or with a number behind it where a run is there already."""
+    names = (path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 10_000)))
+    return next(one for one in names if not (one / "config.yaml").exists())
 
 
 def word(dataset: str) -> str:

@@ -156,7 +156,8 @@ def _read_table(
     if label is None and hints.need_labels:
         raise ValueError(
             f"{path} has no column of labels such as 'label' or 'target'; its columns are {listed(header)}. "
-            "Name it with --label-column."
+            "Name it with --label-column; if the first line is data already, put a line of column names above it, such "
+            "as label,prediction."
         )
     predicted = pick(hints.prediction, header, PREDICTED, "column", "--prediction-column", path)
     classes = [name for name in (label, predicted) if name is not None]
