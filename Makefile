@@ -23,7 +23,7 @@ test: $(READY)
 # Tests that depend on arithmetic, as on other processors: no vector instructions, AVX2 at most, and two threads. Large
 # matrices and most compilations are left to `make test`. MKL heeds MKL_ENABLE_INSTRUCTIONS on Intel's processors only,
 # MKL_CBWR on all.
-NUMERIC := tests/test_car.py tests/test_fixed_path.py tests/test_spectral.py tests/test_single_precision.py tests/test_surrogate.py \
+NUMERIC := tests/test_car.py tests/test_worst_norm.py tests/test_fixed_path.py tests/test_spectral.py tests/test_single_precision.py tests/test_surrogate.py \
 	tests/test_functional.py tests/test_losses.py tests/test_metrics.py tests/augment \
 	tests/theory/test_bound.py tests/theory/test_inequalities.py tests/theory/test_network.py \
 	tests/training/test_loop.py::test_probe_computes_a_feature_once_for_all_cuts_of_the_data
