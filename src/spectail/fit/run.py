@@ -114,7 +114,8 @@ def fit(
     things = "rows" if isinstance(data.train, FeatureSet) else "images"
     reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} {things}")
     if asked.finetune and not trained_here:
-        results = _finetuned(config, chosen, data, folder, reporter, engine, asked)
+        results, more = _finetuned(config, chosen, data, folder, reporter, engine, asked)
+        notes += more
     elif trained_here:
         results = _network(config, chosen, data, folder, reporter, asked)
     else:
@@ -200,14 +201,20 @@ def _network(
 def _finetuned(
     config: TrainConfig, chosen: Chosen, data: Data, folder: Path, reporter: Reporter, engine: Carrier | None,
     asked: Fit,
-) -> RunResults:  # fmt: skip
-    """The whole network by the chosen method. Shift and temperature are chosen again, on images held out of it."""
+) -> tuple[RunResults, list[str]]:  # fmt: skip
+    """The whole network by the chosen method, and what to know of it. Shift and temperature are chosen again, on images
+    held out of it."""
     method = chosen.candidate.training.method
     found = networks.train_networks(config, (method,), folder, reporter, engine, asked.epochs)
     plain = next(iter(found.result.fitted.values())).training
     again = choose_candidate(found.result, asked.goal, plain, config.seed)
     one = networks.settings(config, method, asked.config.output, asked.epochs)
-    return train(one, data=data, adjustment=again.adjustment, reporter=reporter)
+    name, held = asked.goal.name, again.figures[asked.goal.name]
+    notes = [f"the whole network was trained by {method}; on images held out of it its {name} figure is {held:.1f} %. "
+             "The figures of the table and of the answer are of heads on the network as it was"]  # fmt: skip
+    if not found.converged:
+        notes.append("the network was not trained to the end: pass a larger --epochs")
+    return train(one, data=data, adjustment=again.adjustment, reporter=reporter), notes
 
 
 class _Quiet(Reporter):
