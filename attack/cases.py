@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spectail.cli.main import OUR_FAULT, main
 
 PATIENCE = 60
@@ -111,6 +113,7 @@ class Child:
             code = 1
             try:
                 os.setsid()
+                torch.set_num_threads(1)  # other threads are not there any more, and waiting for them would be for ever
                 if log is not None:
                     with log.open("ab") as file:
                         os.dup2(file.fileno(), 1)

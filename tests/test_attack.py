@@ -1,8 +1,18 @@
 """A small part of `make attack`, always the same: whatever is wrong with a case is in the list of failures."""
 
 import pytest
+import torch
 from attack import damage, disk, hostile, inputs, writers
 from attack.cases import Row
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As `make attack` has it: children are forked, and have one thread in any case."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(usual)
 
 
 @pytest.fixture
