@@ -47,6 +47,9 @@ SMALL_IMAGES = {"cifar100-lt": (32, 4), "cifar10-lt": (32, 4), "tiny-imagenet-lt
 EPOCHS = {"scratch": 200, "pretrained": 100}
 WATCHED = {"watch_test": 0.2}
 """Part of the test set on which it is watched, and nothing else decided, whether a training has come to its end."""
+CONVOLUTIONS = {"hardware": {"channels_last": True}}
+"""A third to four fifths faster on a CPU. ResNet-32 gains half as much again by bf16; the depthwise convolutions of an
+EfficientNet are slower in it."""
 BATCH = {"demo": 64}
 """Images in a batch by preset, where they are not 128."""
 UNTIL_THE_END = 0
@@ -197,15 +200,15 @@ def _complete(cell: Cell) -> Sized:
     if cell.setting == "pretrained":
         model, pixels, epochs = "tf_efficientnet_lite0", 64, 12
         base = {"preset": "finetune", "transform": "cifar", "model": {"model": model, "img_size": pixels},
-                "optim": {"epochs": epochs, "lr": 1e-3, "precision": "bf16"}}  # fmt: skip
+                "optim": {"epochs": epochs, "lr": 1e-3}}  # fmt: skip
         note = f"EfficientNet-Lite0 at 64 x 64 instead of {cell.backbone}"
     else:
         model, pixels, epochs = "resnet32", 32, 60
         base = {"model": {"model": model, "img_size": pixels},
                 "optim": {"epochs": epochs, "optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4,
-                          "warmup_epochs": 1.0}}  # fmt: skip
-        note = f"ResNet-32 at 32 x 32 instead of {cell.backbone}, SGD 0.1"
-    return Sized(merged(base, WATCHED), {}, (note,), model, pixels, epochs, False)
+                          "warmup_epochs": 1.0, "precision": "bf16"}}  # fmt: skip
+        note = f"ResNet-32 at 32 x 32 instead of {cell.backbone}, SGD 0.1, bf16"
+    return Sized(merged(base, CONVOLUTIONS, WATCHED), {}, (note,), model, pixels, epochs, False)
 
 
 def _paper(cell: Cell, scale: Scale) -> Sized:
