@@ -50,6 +50,7 @@ def start_fork_server(config):
     os.environ["SPECTAIL_FORKED_PYTHON"] = f"{folder}/python"
     os.environ["SPECTAIL_CACHE"] = f"{folder}/cache"  # never the user's own
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment["OMP_WAIT_POLICY"] = "passive"  # more threads than cores, with SPECTAIL_THREADS, must not spin
     server = subprocess.Popen(
         [sys.executable, str(FORK_SERVER), folder], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True,

@@ -275,6 +275,20 @@ def purpose() -> Iterator[Cell]:
             yield _cell(place, method, label, **changes)
 
 
+TUNED = ("CE", "Balanced Softmax", "car-balanced")
+LORA_RATE = 4e-3
+"""Of LoRA at the scale `complete`: the best of 1e-3, 4e-3 and 1e-2 on validation data."""
+
+
+def tuning() -> Iterator[Cell]:
+    """Whether the order of the methods is the same where only a part of the network is trained."""
+    for label in TUNED:
+        method, changes = PURPOSE[label]
+        yield _cell(PLACES[0], method, label, **changes)
+        lora = {"tuning__tune": "lora", "optim__lr": LORA_RATE}
+        yield _cell(PLACES[0], method, f"{label}, LoRA", **changes, **lora)
+
+
 VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_10pct", "val_bottom_20pct",
               "val_worst_test")  # fmt: skip
 OWN: dict[str, Grid] = {
@@ -292,6 +306,9 @@ OWN: dict[str, Grid] = {
         "What CAR is for: networks trained to the end (--scale complete)",
         purpose,
         (*GROUPS, "worst_train", "late_gain"),
+    ),
+    "tuning": Grid(
+        "LoRA beside full fine-tuning (--scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")
     ),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }
