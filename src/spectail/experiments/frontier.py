@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from .grids import is_reference
+from .grids import is_reference, way_of
 from .measures import DISTANCES, Distance
 from .tables import Figure, Row
 
@@ -22,20 +23,24 @@ Point = tuple[float, float]
 
 
 def with_distances(rows: Sequence[Row]) -> list[Row]:
-    """Rows with their distances from the reference line of the same data. Without one, or without anything to compare
-    with it, rows stay as they are."""
-    references = {row.cell.ground: row for row in rows if is_reference(row.cell) and row.shifts}
-    if all(row in references.values() or row.cell.ground not in references for row in rows):
+    """Rows with their distances from the reference line of the same data and the same way of training. Without one, or
+    without anything to compare with it, rows stay as they are."""
+    references = {_ground(row): row for row in rows if is_reference(row.cell) and row.shifts}
+    if all(row in references.values() or _ground(row) not in references for row in rows):
         return list(rows)
     metrics = {figure.metric for row in rows for figure in row.figures}
     shown = [one for one in DISTANCES if {one.kept, one.what} <= metrics]
     extended = []
     for row in rows:
-        base = references.get(row.cell.ground)
+        base = references.get(_ground(row))
         values = (() if base is None or base is row else distance(row, base, one) for one in shown)
         figures = (Figure(one.metric, found, None) for one, found in zip(shown, values, strict=True))
         extended.append(replace(row, figures=(*row.figures, *figures)))
     return extended
+
+
+def _ground(row: Row) -> tuple[Any, ...]:
+    return (*row.cell.ground, way_of(row.cell))
 
 
 def distance(row: Row, base: Row, rule: Distance) -> tuple[float, ...]:

@@ -73,7 +73,21 @@ def is_plain(cell: Cell) -> bool:
 
 def is_reference(cell: Cell) -> bool:
     """Whether a cell is Balanced Softmax with tau 1, whose line, drawn after training, CAR has to move."""
-    return cell.method == "balanced-softmax" and own_changes(cell) in ({}, {"options.tau": 1.0})
+    own = dict(set(own_changes(cell).items()) - set(way_of(cell)))
+    return cell.method == "balanced-softmax" and own in ({}, {"options.tau": 1.0})
+
+
+def way_of(cell: Cell) -> tuple[tuple[str, Any], ...]:
+    """The settings of a cell that are not of its loss: how the network is trained. A line is that of the same way.
+
+    Example:
+        >>> changes = (("options.tau", 1.0), ("optim.weight_decay", 3.0))
+        >>> way_of(Cell("pretrained", "cifar100-lt", 100.0, "vit_small", "balanced-softmax", "BS", changes))
+        (('optim.weight_decay', 3.0),)
+    """
+    return tuple(
+        (name, value) for name, value in own_changes(cell).items() if not name.startswith(("options.", "car."))
+    )
 
 
 def swept(cell: Cell) -> tuple[str, str, float] | None:
@@ -275,6 +289,20 @@ def purpose() -> Iterator[Cell]:
             yield _cell(place, method, label, **changes)
 
 
+DECAYS = (0.0, 0.1, 0.3, 1.0, 3.0)
+PROJECTED: dict[str, Any] = {"features": "projected", "optim__lr": 0.15 / 16}
+"""What heads choose on the features of EfficientNet-Lite0: 256 principal directions, and the rate for so many."""
+
+
+def decay() -> Iterator[Cell]:
+    """Whether what CAR gains over Balanced Softmax is what weight decay gives anyway."""
+    for value in DECAYS:
+        for label in ("Balanced Softmax", "car-balanced", "car-worst"):
+            method, changes = PURPOSE[label]
+            way = PROJECTED | {"optim__weight_decay": value}
+            yield _cell(PLACES[0], method, f"{label}, decay {value:g}", **changes, **way)
+
+
 TUNED = ("CE", "Balanced Softmax", "car-balanced")
 LORA_RATE = 4e-3
 """Of LoRA at the scale `complete`: the best of 1e-3, 4e-3 and 1e-2 on validation data."""
@@ -285,7 +313,7 @@ def tuning() -> Iterator[Cell]:
     for label in TUNED:
         method, changes = PURPOSE[label]
         yield _cell(PLACES[0], method, label, **changes)
-        lora = {"tuning__tune": "lora", "optim__lr": LORA_RATE}
+        lora: dict[str, Any] = {"tuning__tune": "lora", "optim__lr": LORA_RATE}
         yield _cell(PLACES[0], method, f"{label}, LoRA", **changes, **lora)
 
 
@@ -307,8 +335,7 @@ OWN: dict[str, Grid] = {
         purpose,
         (*GROUPS, "worst_train", "late_gain"),
     ),
-    "tuning": Grid(
-        "LoRA beside full fine-tuning (--scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")
-    ),
+    "decay": Grid("What CAR gains at several weight decays of a linear head", decay),
+    "tuning": Grid("LoRA beside full fine-tuning (--scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }

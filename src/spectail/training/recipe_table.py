@@ -263,7 +263,7 @@ NAMED = {
     "lift": Recipe(
         source="code (ICML 2024), which lowers the rate once an epoch and resizes bilinearly",
         variant="AdaptFormer on CLIP ViT-B/16, text head, five test crops; its loss is balanced-softmax",
-        published="81.7 on CIFAR100-LT, 78.3 ImageNet-LT, 80.4 iNaturalist (paper, recalled)",
+        published="81.7 on CIFAR100-LT, 78.3 ImageNet-LT; 80.4 iNaturalist (paper, recalled)",
         optim=LIFT,
         rest={
             "model": {"model": "vit_base_patch16_clip_224.openai", "pretrained": True, "head": "cosine"},
