@@ -165,3 +165,18 @@ def test_interval_of_the_mean_for_any_number_of_seeds(seeds):
     values = np.random.default_rng(0).normal(50, 3, seeds)
     low, high = scipy.stats.t.interval(0.95, seeds - 1, values.mean(), scipy.stats.sem(values))
     assert Figure("overall", tuple(values.tolist()), None).half == pytest.approx((high - low) / 2, rel=1e-9)
+
+
+def test_a_row_is_compared_with_the_line_of_its_own_way_of_training():
+    """Weight decay is a way to train, alpha is not."""
+
+    def with_(entry, *changes):
+        return replace(entry, cell=replace(entry.cell, changes=changes, label=f"{entry.cell.label} {changes}"))
+
+    decay, alpha = ("optim.weight_decay", 3.0), ("car.alpha", 9.0)
+    plain, strong = row("Balanced Softmax", LINES[:1]), with_(row("Balanced Softmax", LINES[1:]), decay)
+    car = row("CAR", LINES[:1])
+    rows = [plain, strong, with_(car, alpha), with_(car, decay, alpha), with_(car, ("features", "raw"))]
+    same = [next((one.values for one in entry.figures if one.metric == "above_same_tail_overall"), None)
+            for entry in with_distances(rows)]  # fmt: skip
+    assert same == [(), (), (0.0,), (10.0,), ()]
