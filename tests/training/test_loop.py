@@ -389,6 +389,13 @@ def test_logged_gradient_and_gap(tmp_path):
     gap = float((car.confusion.double() - confusion).norm())
     assert line["cm_gap"] == pytest.approx(gap, rel=1e-3)
     assert line["cm_gap_relative"] == pytest.approx(gap / float(confusion.norm()), rel=1e-3)
+    groups = {"head": [], "medium": [], "tail": []}
+    for label, size in enumerate(torch.bincount(labels).tolist()):
+        group = "head" if size > 100 else "tail" if size < 20 else "medium"
+        groups[group].append(float(confusion[:, label].sum()))
+    assert {name: line.get(f"confusion_{name}") for name in groups} == {
+        name: pytest.approx(sum(errors) / len(errors), rel=1e-3) if errors else None for name, errors in groups.items()
+    }
 
     assert len(labels) <= 256  # otherwise the batch is spread over the set, see below
     term = car.eval()(model(images), labels)

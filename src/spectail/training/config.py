@@ -201,7 +201,8 @@ class TrainConfig:
     log_gradient: bool = False
     """Log the gradient norm of CAR once an epoch."""
     log_cm_gap: bool = False
-    """Log the distance between CAR's history and the confusion of the whole training set once an epoch."""
+    """Log the distance between CAR's history and the confusion of the whole training set once an epoch, and that
+    confusion's mean over head, medium and tail classes. With --car.alpha 0 CAR watches and does nothing else."""
     trackers: tuple[str, ...] = ()
     """Experiment trackers of Accelerate to log to, such as tensorboard or wandb. By default none."""
     output: Path = Path("runs/run")

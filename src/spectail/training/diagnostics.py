@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import nn
 
@@ -27,8 +29,9 @@ def car_gradient(model: nn.Module, car: CAR, batches: Loader) -> float:
 
 
 @torch.no_grad()
-def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
-    """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode.
+def cm_gap(model: nn.Module, car: CAR, batches: Loader, groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Frobenius distance between CAR's history and the soft confusion of the whole training set in evaluation mode;
+    and the soft error of the classes of each group there, which is what CAR has to act on.
 
     With ``norm="worst"``, whose history is the error of each class, the distance between these.
     """
@@ -36,7 +39,9 @@ def cm_gap(model: nn.Module, car: CAR, batches: Loader) -> dict[str, float]:
     model.eval()
     whole = data_confusion(car, ((model(batch.images), batch.labels) for batch in batches))
     model.train(was_training)
+    errors = whole.sum(0)
     running = car.confusion if car.norm == "spectral" else car.errors
-    whole = whole if car.norm == "spectral" else whole.sum(0)
+    whole = whole if car.norm == "spectral" else errors
     distance = float((running.cpu().double() - whole).norm())
-    return {"cm_gap": distance, "cm_gap_relative": distance / max(float(whole.norm()), 1e-12)}
+    found = {"cm_gap": distance, "cm_gap_relative": distance / max(float(whole.norm()), 1e-12)}
+    return found | {f"confusion_{group}": float(errors[list(own)].mean()) for group, own in groups.items() if own}

@@ -258,7 +258,8 @@ class Trainer:
         if run.car is not None and self.config.log_gradient:
             entry["car_gradient_norm"] = car_gradient(run.model, run.car.car, self._train_batches(spread=True))
         if run.car is not None and self.config.log_cm_gap:
-            entry |= cm_gap(run.model, run.car.car, self._train_batches())
+            groups = self.counts.groups(self.config.data.groups)
+            entry |= cm_gap(run.model, run.car.car, self._train_batches(), groups)
         if self.accelerator.is_main_process:
             self.folder.log(entry)
         numbers = {key: value for key, value in entry.items() if isinstance(value, float)}
