@@ -66,6 +66,18 @@ TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
     "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain")),
+    "finetuned": Part("finetuned", (*AT_THE_END, "worst_train", "late_gain")),
+    "tuning": Part("tuning", (*AT_THE_END, "worst_train", "late_gain")),
+    "decay": Part(
+        "decay",
+        (
+            "overall",
+            "tail",
+            "bottom_10pct",
+            "bottom_20pct",
+            *(f"above_same_tail_{what}" for what in ("overall", "bottom_10pct", "bottom_20pct")),
+        ),
+    ),
     "combinations-100": Part("combinations", imbalance=100.0),
     "rivals-again": Part("rivals-again", imbalance=100.0),
     "rivals-again-50": Part("rivals-again", imbalance=50.0),
