@@ -307,8 +307,9 @@ TUNED = ("CE", "Balanced Softmax", "car-balanced")
 
 
 def tuning() -> Iterator[Cell]:
-    """Whether the order of the methods is the same where only a part of the network is trained. LoRA has the rate of the
-    whole network: on validation data four times that was worse."""
+    """Whether the order of the methods is the same where only a part of the network is trained.
+
+    LoRA has the rate of the whole network: on validation data four times that was worse."""
     for label in TUNED:
         method, changes = PURPOSE[label]
         yield _cell(PLACES[0], method, label, **changes)
