@@ -271,3 +271,27 @@ def test_options_that_car_does_not_have(option, words):
     for make in (CARLoss, CARLoss.classwise, CARLoss.balanced):
         with pytest.raises(TypeError, match=f"CARLoss has no option '{option}'.*{words}"):
             make([10, 5], **{option: 0.1})
+
+
+@pytest.mark.parametrize("kind", [CAR, CARLoss, CARLoss.balanced])
+@pytest.mark.parametrize("options", [{}, {"solver": "iterative"}, {"solver": "fixed"}, {"norm": "worst"}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_probabilities_in_place_of_logits_are_warned_of_once(kind, options, dtype):
+    criterion, rows = kind(COUNTS, **options), LOGITS.softmax(1).to(dtype)
+    with pytest.warns(UserWarning, match="expects logits.*sums to 1.*before the softmax") as seen:
+        criterion(rows, LABELS)
+        criterion(rows, LABELS)
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+@pytest.mark.parametrize("solver", ["auto", "iterative", "fixed"])
+def test_logits_are_not_taken_for_probabilities(solver):
+    """Warnings are errors here: one row that sums to something else, or one negative value, is enough."""
+    rows = LOGITS.softmax(1)
+    negative = rows + torch.tensor([[0.9, -0.9, 0, 0, 0, 0, 0], *[[0.0] * 7] * 3])
+    for logits in (with_value(rows, 0.5), negative, rows.log(), torch.zeros(4, 7)):
+        CAR(COUNTS, solver=solver)(logits, LABELS)
+    late = CAR(COUNTS, solver=solver)
+    late(LOGITS, LABELS)
+    late(rows, LABELS)  # the first call only
+    CAR(COUNTS, solver="fixed", validate=False)(rows, LABELS)  # where values are not looked at
