@@ -330,9 +330,7 @@ class CAR(nn.Module):
         batch = BatchConfusion(detached, items, mass, self.kind, scratch)
         return scores, Reading(batch, share, labelled)
 
-    def _check(
-        self, logits: Tensor, scores: Tensor, target: Target, alone: bool, fixed: bool, known: bool
-    ) -> bool:
+    def _check(self, logits: Tensor, scores: Tensor, target: Target, alone: bool, fixed: bool, known: bool) -> bool:
         """Raises for a batch that cannot be used; True says that no label is an ignored one."""
         check_target(target, scores.shape[0], self.num_classes)
         if scores.shape[0] == 0:
