@@ -283,7 +283,10 @@ class CAR(nn.Module):
         """The logits that CAR sees: in float32 at least, shifted by the prior, on the device of the state."""
         if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
             found = f"{tuple(logits.shape)} {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise TypeError(f"logits must be a floating-point tensor of shape (N, {self.num_classes}); got {found}.")
+            raise TypeError(
+                f"logits must be a floating-point tensor of shape (N, {self.num_classes}); got {found}. The logits "
+                "come first, then the labels."
+            )
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} classes and class_counts {self.num_classes}: "

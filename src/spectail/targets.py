@@ -216,11 +216,14 @@ def check_target(target: Target, samples: int, num_classes: int, ignore: int = -
     elif isinstance(target, Tensor):
         parts = (("target", target),)
     else:
-        raise TypeError(f"target must be a tensor or a MixedTarget, got {type(target).__name__}.")
+        convert = "" if target is None else "; convert it with torch.as_tensor"
+        raise TypeError(f"target must be a tensor or a MixedTarget, got {type(target).__name__}{convert}.")
     for name, labels in parts:
         if labels.ndim == 2:
             if not labels.is_floating_point():
-                raise TypeError(f"soft labels of shape (N, K) must be floating point, got {labels.dtype}.")
+                flat = labels.shape[1] == 1
+                advice = "class indices have shape (N,), take .squeeze(1)" if flat else "convert with .float()"
+                raise TypeError(f"soft labels of shape (N, K) must be floating point, got {labels.dtype}; {advice}.")
             if labels.shape != (samples, num_classes):
                 raise ValueError(
                     f"soft labels must have the shape of the logits, ({samples}, {num_classes}); "
