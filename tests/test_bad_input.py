@@ -42,7 +42,7 @@ BAD_BATCHES = {
     "empty and soft": (LOGITS[:0], soft()[:0], ValueError, r"batch is empty"),
     "integer logits": (LOGITS.long(), LABELS, TypeError, r"logits must be .*floating"),
     "complex logits": (LOGITS.to(torch.complex64), LABELS, TypeError, r"logits must be .*floating"),
-    "flat logits": (LOGITS[0], LABELS[:1], TypeError, r"logits must be .*shape \(N, 7\).*logits come first"),
+    "flat logits": (LOGITS[0], LABELS[:1], TypeError, r"logits must be .*shape \(N, 7\)"),
     "cubic logits": (LOGITS[None], LABELS, TypeError, r"logits must be .*shape \(N, 7\)"),
     "listed logits": (LOGITS.tolist(), LABELS, TypeError, r"logits must be .*got list"),
     "float labels": (LOGITS, LABELS.float(), TypeError, r"class indices as integers.*float32"),
@@ -81,6 +81,11 @@ BAD_BATCHES = {
 
 def call(fn, logits, target):
     return fn(logits, MixedTarget(*target) if isinstance(target, tuple) else target)
+
+
+def test_logits_and_labels_the_wrong_way_round():
+    with pytest.raises(TypeError, match="The logits come first, then the labels"):
+        CARLoss(COUNTS)(LABELS, LOGITS)
 
 
 def assert_refused(case, error, words, fn, *arguments, **options):
