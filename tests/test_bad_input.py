@@ -48,11 +48,17 @@ BAD_BATCHES = {
     "float labels": (LOGITS, LABELS.float(), TypeError, r"class indices as integers.*float32"),
     "bool labels": (LOGITS, LABELS > 1, TypeError, r"class indices as integers.*bool"),
     "listed labels": (LOGITS, LABELS.tolist(), TypeError, r"target must be a tensor or a MixedTarget.*list"),
-    "array of labels": (LOGITS, LABELS.numpy(), TypeError, r"target must be a tensor or a MixedTarget.*ndarray"),
+    "array of labels": (
+        LOGITS,
+        LABELS.numpy(),
+        TypeError,
+        r"target must be a tensor.*ndarray; convert it with torch.as_tensor",
+    ),
     "no labels": (LOGITS, None, TypeError, r"target must be a tensor or a MixedTarget"),
     "fewer labels": (LOGITS, LABELS[:3], ValueError, r"target must have shape \(4,\).*got \(3,\)"),
     "scalar label": (LOGITS, LABELS[0], ValueError, r"target must have shape \(4,\)"),
-    "integer soft labels": (LOGITS, soft().long(), TypeError, r"soft labels .*floating"),
+    "integer soft labels": (LOGITS, soft().long(), TypeError, r"soft labels .*floating.*\.float\(\)"),
+    "column of labels": (LOGITS, LABELS[:, None], TypeError, r"shape \(N,\), take \.squeeze\(1\)"),
     "narrow soft labels": (LOGITS, soft()[:, :6], ValueError, r"soft labels .*\(4, 7\).*\(4, 6\)"),
     "soft labels sum to 0.9": (LOGITS, soft(scale=0.9), ValueError, r"soft labels must sum to 1.*0\.9"),
     "soft labels of NaN": (LOGITS, soft(first=NAN), ValueError, r"soft labels must sum to 1.*row 2"),
@@ -75,6 +81,11 @@ BAD_BATCHES = {
 
 def call(fn, logits, target):
     return fn(logits, MixedTarget(*target) if isinstance(target, tuple) else target)
+
+
+def test_logits_and_labels_the_wrong_way_round():
+    with pytest.raises(TypeError, match="The logits come first, then the labels"):
+        CARLoss(COUNTS)(LABELS, LOGITS)
 
 
 def assert_refused(case, error, words, fn, *arguments, **options):
@@ -271,3 +282,27 @@ def test_options_that_car_does_not_have(option, words):
     for make in (CARLoss, CARLoss.classwise, CARLoss.balanced):
         with pytest.raises(TypeError, match=f"CARLoss has no option '{option}'.*{words}"):
             make([10, 5], **{option: 0.1})
+
+
+@pytest.mark.parametrize("kind", [CAR, CARLoss, CARLoss.balanced])
+@pytest.mark.parametrize("options", [{}, {"solver": "iterative"}, {"solver": "fixed"}, {"norm": "worst"}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_probabilities_in_place_of_logits_are_warned_of_once(kind, options, dtype):
+    criterion, rows = kind(COUNTS, **options), LOGITS.softmax(1).to(dtype)
+    with pytest.warns(UserWarning, match="expects logits.*sums to 1.*before the softmax") as seen:
+        criterion(rows, LABELS)
+    criterion(rows, LABELS)  # a second warning would be an error
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+@pytest.mark.parametrize("solver", ["auto", "iterative", "fixed"])
+def test_logits_are_not_taken_for_probabilities(solver):
+    """Warnings are errors here: one row that sums to something else, or one negative value, is enough."""
+    rows = LOGITS.softmax(1)
+    negative = rows + torch.tensor([[0.9, -0.9, 0, 0, 0, 0, 0], *[[0.0] * 7] * 3])
+    for logits in (with_value(rows, 0.5), negative, rows.log(), torch.zeros(4, 7)):
+        CAR(COUNTS, solver=solver)(logits, LABELS)
+    late = CAR(COUNTS, solver=solver)
+    late(LOGITS, LABELS)
+    late(rows, LABELS)  # the first call only
+    CAR(COUNTS, solver="fixed", validate=False)(rows, LABELS)  # where values are not looked at

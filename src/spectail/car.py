@@ -27,7 +27,16 @@ from ._utils.checks import check_choice, check_number
 from .counts import CountsLike, as_counts
 from .functional import class_weights
 from .spectral import Triplet
-from .targets import MIXED_MODES, Target, check_finite, check_target, check_target_values, entries, hard_counts
+from .targets import (
+    MIXED_MODES,
+    Target,
+    check_finite,
+    check_target,
+    check_target_values,
+    entries,
+    hard_counts,
+    warn_of_probabilities,
+)
 
 __all__ = ["CAR", "PRESETS", "Preset"]
 
@@ -89,7 +98,8 @@ class CAR(nn.Module):
             names the ranks that share a batch.
         on_empty: ``"ignore"`` accepts classes with 0 images.
         validate: label range and finite logits are checked on every call on a CPU. On an accelerator, where looking
-            at values means waiting for them: ``"first"`` checks the first call, True every call, False none.
+            at values means waiting for them: ``"first"`` checks the first call, True every call, False none. The first
+            call that is checked also warns if the logits look like the output of a softmax.
         ignore_index: samples with this label are left out. A batch in which nothing is left has the value 0 and leaves
             the history alone.
 
@@ -182,7 +192,7 @@ class CAR(nn.Module):
         else:
             self.history = History(weights, live=ema == "batch" and self.num_classes > LIVE_FROM)
         self.last: Triplet | WorstErrors | None = None
-        self._checked = False
+        self._checked = self._looked = False
         self._ranks = Ranks(self.num_classes, ignore_index, whole_columns=norm == "spectral")
         self._scratch = Scratch()
 
@@ -248,6 +258,7 @@ class CAR(nn.Module):
             if counts is not None and self._few and is_small(logits, target, self.kind):
                 scores = self.shifted(logits)
                 check_finite(scores.detach())
+                self._look(logits)
                 averaging = self.beta, self.ema == "class", self.ema_start == "first"
                 setting = Setting(self.kind, self.history, self.weights.numpy(), *averaging, self.sharpness, commit)
                 found, value, base = small_step(scores, target, counts, setting, alpha)
@@ -272,7 +283,10 @@ class CAR(nn.Module):
         """The logits that CAR sees: in float32 at least, shifted by the prior, on the device of the state."""
         if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
             found = f"{tuple(logits.shape)} {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise TypeError(f"logits must be a floating-point tensor of shape (N, {self.num_classes}); got {found}.")
+            raise TypeError(
+                f"logits must be a floating-point tensor of shape (N, {self.num_classes}); got {found}. The logits "
+                "come first, then the labels."
+            )
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} classes and class_counts {self.num_classes}: "
@@ -297,7 +311,7 @@ class CAR(nn.Module):
         try:
             scores = self.shifted(logits)
             detached = scores.detach()
-            labelled = self._check(detached, target, group is None, fixed, counts is not None)
+            labelled = self._check(logits, detached, target, group is None, fixed, counts is not None)
             items = entries(target, self.num_classes, scores.dtype, self.mixed, self.ignore_index, labelled, fixed)
             if counts is None:
                 mass = detached.new_zeros(self.num_classes).index_add_(0, items.label, items.mass)
@@ -319,7 +333,7 @@ class CAR(nn.Module):
         batch = BatchConfusion(detached, items, mass, self.kind, scratch)
         return scores, Reading(batch, share, labelled)
 
-    def _check(self, scores: Tensor, target: Target, alone: bool, fixed: bool, known: bool) -> bool:
+    def _check(self, logits: Tensor, scores: Tensor, target: Target, alone: bool, fixed: bool, known: bool) -> bool:
         """Raises for a batch that cannot be used; True says that no label is an ignored one."""
         check_target(target, scores.shape[0], self.num_classes)
         if scores.shape[0] == 0:
@@ -332,7 +346,14 @@ class CAR(nn.Module):
             return False
         none_ignored = known or check_target_values(target, self.num_classes, self.ignore_index)
         check_finite(scores)
+        self._look(logits)
         return none_ignored
+
+    def _look(self, logits: Tensor) -> None:
+        """Warn of probabilities in place of logits, on the first call only."""
+        if not self._looked:
+            self._looked = True
+            warn_of_probabilities(logits)
 
     def _step(
         self, reading: Reading, group: dist.ProcessGroup | None, commit: bool, fixed: bool

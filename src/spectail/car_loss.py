@@ -166,7 +166,7 @@ def check_options(options: Iterable[str]) -> None:
         if name in ("label_smoothing", "weight"):
             advice = f"It belongs to the loss beside CAR: base=torch.nn.CrossEntropyLoss({name}=...)."
         elif name == "reduction":
-            advice = "The loss is a mean over the batch; CAR has one value for all of it."
+            advice = "The loss is a mean over the batch, and CAR has one value for all of it; leave it out."
         else:
             advice = nearest(name, [*known, "alpha", "base", "start_step", "warmup_steps", "shift_base"])
         if name not in known:

@@ -196,8 +196,11 @@ def flat_labels(labels: Any, name: str) -> Tensor:
         values, found = np.empty(0), f"a {type(labels).__name__} that makes no array"
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
         words = values.ndim == 1 and values.dtype.kind in "UO"
-        advice = "Number the classes: names, labels = numpy.unique(labels, return_inverse=True)." if words else (
-            "Pass the list of labels or a data set with targets.")  # fmt: skip
+        advice = "Pass the list of labels or a data set with targets."
+        if words:
+            advice = "Number the classes: names, labels = numpy.unique(labels, return_inverse=True)."
+        elif values.ndim == 1 and values.size and values.dtype.kind == "f":
+            advice = "Convert them: labels.long() of a tensor, labels.astype(int) of an array."
         raise ValueError(
             f"{name} must be a flat, non-empty list of whole numbers, one label per image; got {found}. {advice}"
         )
@@ -212,7 +215,9 @@ def _whole_numbers(counts: Iterable[float] | Tensor) -> Tensor:
     try:
         values = torch.as_tensor(counts if hasattr(counts, "__array__") or isinstance(counts, Tensor) else list(counts))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"class_counts must be numbers, one per class; got {type(counts).__name__}: {error}") from None
+        raise TypeError(
+            f"class_counts must be numbers, one per class, such as [500, 60, 5]; got {type(counts).__name__}."
+        ) from error
     values = values.detach().cpu()
     if values.dtype == torch.bool or values.is_complex():
         raise TypeError(f"class_counts must be whole numbers, got dtype {values.dtype}.")

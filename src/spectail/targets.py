@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from ._core.dtypes import widest
 
+PACKAGE = __name__.partition(".")[0]
 MIXED_MODES = ("masked", "soft", "dominant", "clean")
 
 
@@ -213,11 +216,14 @@ def check_target(target: Target, samples: int, num_classes: int, ignore: int = -
     elif isinstance(target, Tensor):
         parts = (("target", target),)
     else:
-        raise TypeError(f"target must be a tensor or a MixedTarget, got {type(target).__name__}.")
+        convert = "" if target is None else "; convert it with torch.as_tensor"
+        raise TypeError(f"target must be a tensor or a MixedTarget, got {type(target).__name__}{convert}.")
     for name, labels in parts:
         if labels.ndim == 2:
             if not labels.is_floating_point():
-                raise TypeError(f"soft labels of shape (N, K) must be floating point, got {labels.dtype}.")
+                flat = labels.shape[1] == 1
+                advice = "class indices have shape (N,), take .squeeze(1)" if flat else "convert with .float()"
+                raise TypeError(f"soft labels of shape (N, K) must be floating point, got {labels.dtype}; {advice}.")
             if labels.shape != (samples, num_classes):
                 raise ValueError(
                     f"soft labels must have the shape of the logits, ({samples}, {num_classes}); "
@@ -280,3 +286,24 @@ def check_finite(logits: Tensor) -> None:
         f"logits contain {kind} values ({int((~torch.isfinite(logits)).sum())} of {logits.numel()} are not finite); "
         "nothing was updated. Lower the learning rate, or check the input and mixed precision."
     )
+
+
+def warn_of_probabilities(logits: Tensor) -> None:
+    """A softmax that was applied already shows: no value is negative, and every row sums to 1."""
+    rows = logits.detach().float()
+    sums_to_one = (rows.sum(1) - 1).abs().amax() < 4e-3  # bfloat16 keeps a sum to about 2e-3
+    if bool(sums_to_one & (rows.amin() >= 0)):
+        warnings.warn(
+            "CAR expects logits, but every row of this first batch is non-negative and sums to 1, as after a softmax: "
+            "pass the output of the model before the softmax, or ignore this if these values are meant to be logits.",
+            UserWarning,
+            stacklevel=_level_of_caller(),
+        )
+
+
+def _level_of_caller() -> int:
+    """How far up the first line is that belongs neither to this package nor to torch."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (PACKAGE, "torch"):
+        level, frame = level + 1, frame.f_back
+    return level - 1

@@ -141,6 +141,11 @@ def test_wrong_names_are_said_first(wrong, capsys, tmp_path):
     assert not (tmp_path / "all").exists()
 
 
+def test_methods_with_commas(capsys):
+    code, _, err = compare(capsys, "--methods", "ce,car")
+    assert (code, err) == (1, "spectail compare: --methods are separated by spaces: --methods ce car.\n")
+
+
 def test_flags_of_methods():
     assert flags_of("ce") == ["--method", "ce"]
     assert flags_of("ce+car") == ["--method", "ce", "--car"]

@@ -54,6 +54,33 @@ def test_default_folder_and_resume(capsys, tmp_path):
     assert json.loads((folder / "results.json").read_text()) == results
 
 
+def test_the_folder_of_a_run_is_enough_to_resume_it(capsys, tmp_path):
+    """Its settings are in it, those of CAR and of the data too; a flag that differs is refused."""
+    car = ("--output", "run", "--car.alpha", 2, "--lr", 0.01)
+    assert run(capsys, *car)[0] == 0
+    (tmp_path / "run" / "results.json").rename(tmp_path / "results.json")
+    for words in (["--output", "run"], ["run"]):
+        assert main(["train", *words, "--resume", "--no-report"]) == 0
+        assert "results in run" in capsys.readouterr().out
+        again = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert again["overall"] == json.loads((tmp_path / "results.json").read_text())["overall"]
+    assert main(["train", "--resume", "--output", "run", "--lr", "0.02"]) == 1
+    assert "optim.lr: 0.01 -> 0.02" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--resume needs the folder of the run: spectail train --resume --output FOLDER."),
+        (["--output", "none"], "none holds no run to resume: it has no config.yaml. Give the folder of a run"),
+    ],
+)
+def test_nothing_to_resume(capsys, tmp_path, words, said):
+    assert main(["train", "--resume", *words]) == 1
+    assert said in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
 def test_the_file_of_a_run_repeats_it(capsys, tmp_path):
     assert run(capsys, "--output", "a", "--car", "--lr", 0.01)[0] == 0
     assert main(["train", "--config", "a/config.yaml", "--output", "b", "--no-report"]) == 0

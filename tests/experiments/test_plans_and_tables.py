@@ -164,7 +164,7 @@ def test_a_table_has_the_mean_and_the_published_number():
     assert float(test["difference"]) == pytest.approx(12.0 - float(test["published"]))
     assert (test["scale"], test["seeds"]) == ("quick", "3")
     table = as_table(plan, rows)
-    assert "worst test (quick)" in table.header
+    assert "worst class (quick)" in table.header
     assert "93.0 ± 3.6" in table.rows[0]
     (read,) = from_csv(as_csv(plan, rows))
     assert (read.cell.label, read.seeds, read.figures) == (row.cell.label, row.seeds, row.figures)
@@ -294,8 +294,8 @@ def test_a_number_is_called_by_its_scale_only_where_it_is_of_that_scale(name, sc
     if name == "combinations":  # nothing is published beside it
         assert {row[table.header.index("scale")] for row in table.rows} == {label}
     if name == "wgr-lt":
-        assert f"worst test ({label})" in table.header
-        assert label == "paper" or "worst test (paper)" not in table.header
+        assert f"worst class ({label})" in table.header
+        assert label == "paper" or "worst class (paper)" not in table.header
 
 
 def test_rows_of_different_scales_each_say_their_own():

@@ -109,7 +109,7 @@ def test_an_offset_that_was_planted_is_found(counted):
     assert offsets[[1, 10, 18]].min() > np.delete(offsets, [1, 10, 18]).max()
     assert table.after["balanced"] > table.before["balanced"] + 3
     worst, shown = choose_adjustment(logits + planted, labels, COUNTS if counted else None, Goal("worst"), folds=3)
-    assert shown.after["worst, estimated"] > shown.before["worst, estimated"] + 10
+    assert shown.after["worst classes, estimated"] > shown.before["worst classes, estimated"] + 10
     assert worst.goal == "worst"
 
 

@@ -41,7 +41,7 @@ class Adjust:
     """File of predictions for validation images, with labels: images that neither training nor the test has seen."""
     goal: Literal["balanced", "overall", "tail", "worst", "lowest10"] = "balanced"
     """What to make as large as possible: the mean of the class accuracies, the share of right predictions, the mean of
-    the tail classes, the worst classes, or the lowest tenth."""
+    the tail classes, the worst classes, or the lowest 10 %."""
     keep: tuple[str, ...] = ()
     """Floors in percent for other figures, such as overall=80."""
     counts: Path | None = None

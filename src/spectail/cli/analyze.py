@@ -29,7 +29,7 @@ FLOORS = {
     "balanced": ("balanced", "mean class accuracy"),
     **{group: (group, f"accuracy on {group} classes") for group in GROUPS},
     "worst": ("worst_test", "accuracy of the worst class"),
-    "lowest10": ("bottom_10pct", "accuracy on the lowest tenth of the classes"),
+    "lowest10": ("bottom_10pct", "accuracy on the lowest 10 % of the classes"),
     "f1": ("macro_f1", "macro F1"),
 }
 """Figures that --fail-under knows: where they stand, and what they are called."""

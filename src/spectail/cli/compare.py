@@ -43,6 +43,9 @@ class Compare:
 
 def run(arguments: list[str]) -> None:
     config, rest = read_own_flags(Compare, "spectail compare", arguments)
+    listed = next((method for method in config.methods if "," in method), None)
+    if listed is not None:
+        raise ValueError(f"--methods are separated by spaces: --methods {' '.join(listed.replace(',', ' ').split())}.")
     for name, values in (("methods", config.methods), ("seeds", config.seeds)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"--{name} must be given and different; got {' '.join(map(str, values)) or 'none'}.")

@@ -23,8 +23,8 @@ from .arguments import read_flags
 from .console import ConsoleReporter, make_console
 
 SHRUNK = (
-    "worst and low 10 % are estimates: a class with few images is moved towards classes of its size, so that they can "
-    "be higher than what was counted."
+    "worst classes and lowest 10 % are estimates: the accuracy of a class with few images is moved towards that of "
+    "classes of its size, so they can be higher than the plain counts."
 )
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -59,7 +59,7 @@ class FitCommand:
     data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
     goal: Literal["balanced", "overall", "tail", "worst", "lowest10"] = "balanced"
     """What to make as large as possible: the mean of the class accuracies, the share of right predictions, the mean of
-    the tail classes, the worst classes, or the lowest tenth."""
+    the tail classes, the worst classes, or the lowest 10 %."""
     keep: tuple[str, ...] = ()
     """Floors in percent for other figures, such as overall=80."""
     budget: str | None = None
@@ -178,7 +178,7 @@ class candidate_bar:
 def show(console: Console, record: dict[str, Any], output: Path) -> None:
     from ..fit.answer import table_rows  # noqa: PLC0415
 
-    table = Table("out of fold, percent", "balanced", "overall", "tail", "worst", "low 10 %")
+    table = Table("out of fold, percent", "balanced", "overall", "tail", "worst classes", "lowest 10 %")
     for row in table_rows(record):
         table.add_row(*row)
     console.print(table)

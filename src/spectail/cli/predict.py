@@ -63,7 +63,10 @@ def _require_existing(paths: tuple[Path, ...]) -> None:
     if missing is not None:
         raise FileNotFoundError(f"{missing} does not exist; expected an image, a folder of images, or features.")
     if not paths:
-        raise ValueError("name at least one image, or a folder of images; for a run on features, a file of features.")
+        raise ValueError(
+            "give the folder of a run and then at least one image, as in spectail predict runs/NAME new.jpg; for a run "
+            "on features, a file of features."
+        )
 
 
 def find_images(paths: tuple[Path, ...]) -> list[Path]:

@@ -76,7 +76,7 @@ class Printing:
     """What a run prints, and the report."""
 
     resume: bool = False
-    """Continue the run in --output."""
+    """Continue the run in --output, with its settings."""
     force: bool = False
     """Begin a new run in --output though there is something: its folder is moved aside, nothing is deleted."""
     quiet: bool = False
@@ -111,6 +111,7 @@ class First:
     output: Path | None = None
     warmup_epochs: float | None = None
     stage2_epochs: int | None = None
+    resume: bool = False
     help: Annotated[tuple[Literal["all"], ...] | None, tyro.conf.arg(aliases=["-h"]), tyro.conf.DisallowNone] = None
 
 
@@ -170,10 +171,13 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
         arguments = _with_data(arguments, 0)
     arguments = _with_recipe(arguments)
     first, _ = parse_known(First, PROG, arguments)
-    name = first.sources.preset or _usual_preset(first.dataset)
+    resumed = _resumed(first)
+    name = first.sources.preset or (_usual_preset(first.dataset) if resumed is None else None)
     base = preset(name, first.dataset) if name is not None else TrainConfig()
     trust(*first.sources.trust, *([first.method] if first.method is not None else []))
-    if first.sources.config is not None:
+    if resumed is not None:
+        base = read_yaml(resumed)
+    elif first.sources.config is not None:
         base = read_yaml(first.sources.config, base)
     asked_recipe = first.sources.recipe
     usual = base.method if asked_recipe is None else USUAL_LOSS.get(asked_recipe, base.method)
@@ -202,7 +206,33 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
         config = _shortened(config, recipe, first)
     config = settled(config)
     asked = first.output is not None or base.output != TrainConfig.output
-    return config if asked else dataclasses.replace(config, output=default_output(config)), flags.printing
+    config = config if asked else dataclasses.replace(config, output=default_output(config))
+    _check_resumed(config.output, first)
+    return config, flags.printing
+
+
+def _resumed(first: First) -> Path | None:
+    """The settings of the run to be resumed; None where there is none, or the command itself says where they are."""
+    sources = first.sources
+    if not first.resume or first.output is None or sources.preset or sources.config or sources.recipe:
+        return None
+    path = first.output / "config.yaml"
+    return path if path.is_file() else None
+
+
+def _check_resumed(output: Path, first: First) -> None:
+    """Refuse to resume nothing where nothing else was asked for: a new run is hardly what is meant."""
+    sources = first.sources
+    asked = (first.dataset, first.method, sources.preset, sources.config, sources.recipe)
+    if not first.resume or any(one is not None for one in asked) or (output / "config.yaml").exists():
+        return
+    if first.output is None:
+        raise ValueError("--resume needs the folder of the run: spectail train --resume --output FOLDER.")
+    if not output.is_file():
+        raise ValueError(
+            f"{output} holds no run to resume: it has no config.yaml. Give the folder of a run, or leave out --resume "
+            "to begin a new one there."
+        )
 
 
 def _with_recipe(arguments: list[str]) -> list[str]:
@@ -220,8 +250,10 @@ def _with_recipe(arguments: list[str]) -> list[str]:
 
 
 def _with_data(arguments: list[str], place: int) -> list[str]:
-    """The word at a place names the data set."""
+    """The word at a place names the data set, or the run to resume."""
     word, others = arguments[place], arguments[:place] + arguments[place + 1 :]
+    if "--resume" in others and "--output" not in others and (Path(word) / "config.yaml").is_file():
+        return ["--output", word, *others]  # the folder of a run
     if any(other.partition("=")[0] == "--dataset" for other in others):
         raise ValueError(f"{word!r} and --dataset both name the data set; give one of them.")
     return ["--dataset", word, *others]

@@ -33,7 +33,7 @@ def check_splits(
     strict = ALWAYS if not may_lack else ON_REQUEST if config.strict else ""
     done = {name: _checked(data, config, track, strict) for name, data in splits.items()}
     broken = {name: list(result.broken) for name, (_, result) in done.items() if result.broken}
-    _check_rest(splits, done, broken)
+    _check_rest(splits, done, broken, config.dataset)
     lost = [label for label, count in enumerate(done["train"][0].counts.tolist()) if not count]
     had = splits["train"].counts.tolist()
     names = splits["train"].names
@@ -61,7 +61,7 @@ def _checked(data: Samples, config: DataConfig, track: Track, strict: str) -> tu
     return ImageSet(images, data.labels[result.kept], data.names), result
 
 
-def _check_rest(splits: dict[str, Samples], done: Done, broken: dict[str, list[str]]) -> None:
+def _check_rest(splits: dict[str, Samples], done: Done, broken: dict[str, list[str]], dataset: str) -> None:
     """Refuse to go on with what is left of data of which most is broken: the root may be wrong."""
     total, lacking = sum(map(len, splits.values())), sum(map(len, broken.values()))
     empty = next((name for name, (data, _) in done.items() if not len(data)), None)
@@ -69,7 +69,9 @@ def _check_rest(splits: dict[str, Samples], done: Done, broken: dict[str, list[s
         problems = [problem for some in broken.values() for problem in some]
         what = f"{lacking:,} of {total:,} images" if 2 * lacking > total else f"all images of the {empty} split"
         shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
-        raise ValueError(f"{what} cannot be read: {shown}. Check --root and the files.")
+        table = lacking == total and dataset.endswith(".csv")
+        advice = " If this is a table of predictions, spectail analyze reads it." if table else ""
+        raise ValueError(f"{what} cannot be read: {shown}. Check --root and the files.{advice}")
 
 
 def _without(done: Done, lost: list[int]) -> Done:

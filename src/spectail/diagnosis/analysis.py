@@ -17,7 +17,7 @@ from ..functional import class_weights
 from ..metrics import BINS, add_calibration, figures_of
 from .predictions import BLOCK, Predictions
 from .statistics import mean_interval
-from .text_table import Table, number, to_html
+from .text_table import TITLES, Table, number, to_html
 
 DENSE = 2_000  # most classes for which the whole confusion matrix is kept
 TOP = 50
@@ -115,8 +115,9 @@ class Analysis:
         """What a notebook shows: the accuracies, and the lowest classes with what they are taken for."""
         names = self.predictions.class_names
         values = {**self.metrics, "worst": self.metrics["worst_test"]}
-        figures = [(key, number(values[key]), _between(interval)) for key, interval in self.intervals.items()
-                   if values[key] is not None]  # fmt: skip
+        titles = {**TITLES, "worst": f"{TITLES['worst']}, {self.metrics['worst_test_class']}"}
+        figures = [(titles.get(key, key), number(values[key]), _between(interval))
+                   for key, interval in self.intervals.items() if values[key] is not None]  # fmt: skip
         lowest = []
         for entry in (self.per_class[label] for label in self.worst[:VIEW]):
             taken = ", ".join(f"{names[one.predicted]} {number(one.share, 0)} %" for one in entry["taken_for"])

@@ -15,7 +15,7 @@ from ..metrics import LOWEST
 from .analysis import GROUPS, Analysis
 from .predictions import Predictions
 from .statistics import holm, mcnemar
-from .text_table import Table, number, to_html
+from .text_table import TITLES, Table, number, to_html
 from .verdict import verdict
 
 DRAWS = 2_000
@@ -82,8 +82,9 @@ class Comparison:
         rows = [(pair.name, *("" if (gap := pair.differences[key]) is None else
                               f"{number(gap.value, sign=True)} ({number(gap.low)} to {number(gap.high)})"
                               for key in DIFFERENCES)) for pair in self.pairs]  # fmt: skip
+        header = ("", *(TITLES.get(key, key) for key in DIFFERENCES))
         title = f"difference from {self.analyses[0].predictions.name} in points, with 95 % intervals"
-        return f"<ul>{''.join(lines)}</ul>{to_html(Table(title, ('', *DIFFERENCES), rows))}"
+        return f"<ul>{''.join(lines)}</ul>{to_html(Table(title, header, rows))}"
 
 
 def compare(analyses: Sequence[Analysis], *, draws: int = DRAWS, seed: int = 0) -> Comparison:

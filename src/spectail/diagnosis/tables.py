@@ -11,11 +11,9 @@ from .._utils.plain_text import cell
 from ..metrics import LOWEST
 from .analysis import GROUPS, STANDS_OUT, Analysis
 from .comparison import DIFFERENCES, Comparison, Difference
-from .text_table import DASH, MINUS, Table, number, plain, to_latex, to_markdown
+from .text_table import DASH, MINUS, TITLES, Table, number, plain, to_latex, to_markdown
 
 FIGURES = ("overall", "balanced", *GROUPS, "worst")
-TITLES = {"balanced": "mean of classes", "worst": "worst class", "bottom_10pct": "lowest 10 % of classes",
-          "bottom_20pct": "lowest 20 % of classes"}  # fmt: skip
 CSV_COLUMNS = (
     *("predictions", "index", "class", "group", "train_count", "test_count", "accuracy", "low", "high", "precision"),
     *(f"taken_for_{rank}{part}" for rank in (1, 2, 3) for part in ("", "_share")),

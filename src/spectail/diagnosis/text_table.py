@@ -11,6 +11,10 @@ from html import escape
 from .._utils.plain_text import visible
 
 DASH, MINUS = "\u2013", "\u2212"
+TITLES = {"balanced": "mean of classes", "worst": "worst class", "worst_test": "worst class", "macro_f1": "macro F1",
+          "bottom_10pct": "lowest 10 % of classes", "bottom_20pct": "lowest 20 % of classes",
+          "ece": "calibration error"}  # fmt: skip
+"""What people call the figures of results.json; the others have their own names."""
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", DASH: "--", MINUS: "$-$"}

@@ -35,8 +35,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
         raise ValueError("there is nothing to draw: no run of the trade-off is done. Run it first.")
     val = any(figure.metric.startswith("val_") for figure in known[0].figures)
     prefix, whole = ("val_", "val_balanced") if val else ("", "overall")  # held-out data are long-tailed themselves
-    measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest tenth of the classes, % right",
-                f"{prefix}bottom_20pct": "lowest fifth of the classes, % right"}  # fmt: skip
+    measures = {f"{prefix}tail": "tail, % right", f"{prefix}bottom_10pct": "lowest 10 % of the classes, % right",
+                f"{prefix}bottom_20pct": "lowest 20 % of the classes, % right"}  # fmt: skip
     if not val:  # of held-out data the worst class is a class of one image
         measures["worst_test"] = "worst class, % right"
     measures = {name: words for name, words in measures.items() if name.endswith("tail") or _varies(known, name)}

@@ -37,7 +37,7 @@ def describe(
     found["worst class"] = 100 * float(shares[0])
     stand_in = counts if counts is not None else ClassCounts(np.ones(size, dtype=np.int64))
     asked = {goal.name, *(name for name, _ in goal.keep)}
-    for name, title in (("lowest10", "lowest 10 %, estimated"), ("worst", "worst, estimated")):
+    for name, title in (("lowest10", "lowest 10 %, estimated"), ("worst", "worst classes, estimated")):
         if name in asked:
             found[title] = float(score_hits(name, hits, totals, stand_in))
     if "tail" in asked and found.get("tail") is None:

@@ -15,7 +15,7 @@ FIGURES = {
     "overall": "overall accuracy",
     "tail": "accuracy on rare classes",
     "worst": "accuracy on the worst classes",
-    "lowest10": "accuracy on the lowest tenth of the classes",
+    "lowest10": "accuracy on the lowest 10 % of the classes",
 }
 SHOWN = 15
 """Points of overall accuracy below the choice that are drawn: nobody would go further."""

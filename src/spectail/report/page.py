@@ -52,8 +52,8 @@ SECTIONS = {
 FIGURES = {
     "balanced": ("mean over classes, %", 1, "every class counts the same, however many test images it has"),
     "zero_classes": ("classes never recognised", 0, "not one of their test images is right"),
-    "bottom_10pct": ("worst tenth of the classes, %", 1, "mean accuracy of the tenth of the classes with the lowest"),
-    "bottom_20pct": ("worst fifth of the classes, %", 1, "the same of a fifth, which hangs less on single images"),
+    "bottom_10pct": ("lowest 10 % of the classes, %", 1, "mean accuracy of the tenth recognised least"),
+    "bottom_20pct": ("lowest 20 % of the classes, %", 1, "the same for a fifth, which depends less on single images"),
     "worst_train": ("worst class in training, %", 1, "lowest accuracy of any class on the images it was trained on"),
     "worst_ratio": ("worst-class ratio", 3, "worst class in the test over worst class in training; 1 is ideal"),
     "harmonic_mean": ("harmonic mean, %", 1, "of the classes' accuracies; one class at zero makes it zero"),

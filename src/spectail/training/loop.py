@@ -22,7 +22,7 @@ from ..data.batch import Batch
 from ..data.datasets import Data
 from ..data.loader import Loader
 from ..data.manifest import Manifest
-from ..diagnosis.text_table import Table, number, to_html
+from ..diagnosis.text_table import TITLES, Table, number, to_html
 from ..methods.base import Stage
 from ..methods.registry import find_method
 from ..models.adjustment import Adjustment
@@ -66,7 +66,7 @@ class RunResults(dict[str, Any]):
     def _repr_html_(self) -> str:
         """What a notebook shows: the main figures."""
         keys = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "macro_f1", "ece")
-        rows = [(key, number(self[key])) for key in keys if self.get(key) is not None]
+        rows = [(TITLES.get(key, key), number(self[key])) for key in keys if self.get(key) is not None]
         return to_html(Table(f"{self.get('method')} on {self.get('dataset')}, percent", ("", ""), rows))
 
 

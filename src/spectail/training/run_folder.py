@@ -205,6 +205,7 @@ class RunFolder:
         missing = [name for name in ("config.yaml", "manifest.json", *names) if not (self.path / name).is_file()]
         if missing:
             what = f"holds no finished run: {missing[0]} is missing" if self.path.is_dir() else "does not exist"
+            what = "is a file, not the folder of a run" if self.path.is_file() else what
             advice = "Give the folder of a run that has ended; spectail train --resume takes one to its end."
             raise FileNotFoundError(f"{called or self.path} {what}. {advice}")
         self.check_whole("config.yaml", "manifest.json", *names)

@@ -69,4 +69,6 @@ class Interruptible:
         return self.agreed
 
     def leave(self, output: Path) -> None:
-        raise Interrupted(f"stopped on request; everything is saved. Go on with --resume --output {output}")
+        raise Interrupted(
+            f"stopped on request; everything is saved. Continue with spectail train --resume --output {output}"
+        )
