@@ -92,13 +92,13 @@ def fit(
         wanted = [
             replace(one, backbone=name, simplicity=one.simplicity + 1)  # than the head that the network has
             for name, one_table in tables.items()
-            for one in trainings(one_table.features.shape[1], asked.methods)
+            for one in trainings(one_table.features.shape[1], asked.methods, len(one_table.labels))
         ]
         plain = result.fitted[next(iter(result.fitted))].training
     else:
         table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
-        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods)
+        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods, len(table.labels))
         plain = wanted[0]
         notes += _alone(result)
     cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
