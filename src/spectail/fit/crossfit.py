@@ -31,6 +31,8 @@ SHORTER = (60, 125)
 """Lengths that come before these for few rows, on which heads without weight decay soon learn too much."""
 FIRST_LOOK = 2
 """Folds on which all trainings are tried."""
+ATTEMPTS = 3
+"""Processes that may die of a head before that is its fault."""
 KEPT = 1 / 3
 """Share of the trainings that goes on after the first look."""
 
@@ -235,6 +237,9 @@ def cross_fit(
 
         for task, outcome in (engine or Here()).carry_out(waiting, begun):
             if outcome.status == "stopped":  # by a signal, which the engine raises when all have stopped
+                continue
+            if outcome.status == "died" and task.attempt < ATTEMPTS:  # its process or its machine
+                waiting.append(replace(task, attempt=task.attempt + 1))
                 continue
             if outcome.results is None:
                 raise ValueError(f"{task.title} failed: {outcome.error}")

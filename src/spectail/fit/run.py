@@ -25,7 +25,7 @@ from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
 from .backbone import AUTO, USUAL, choose_backbone
-from .candidates import AS_TRAINED, Training, trainings
+from .candidates import AS_TRAINED, FEW, TINY, Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
 from .folds import ALWAYS_TRAINED, make_folds
@@ -100,7 +100,7 @@ def fit(
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
         tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods, len(table.labels))
         plain = wanted[0]
-        notes += _alone(result)
+        notes += _alone(result) + _few(table, asked.methods)
     cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
     if result.out_of_time:
         tried = len(result.whole())
@@ -162,6 +162,15 @@ def _alone(result: CrossFit) -> list[str]:
     named = ", ".join(result.counts.describe(int(label)) for label in alone[:5])
     more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
     return [f"{named}{more} has one training image: it is learnt from, and nobody can say how well"]
+
+
+def _few(table: Table, methods: Sequence[str] | None) -> list[str]:
+    """What was not tried, since there are few rows."""
+    rows = len(table.labels)
+    if methods is not None or rows >= FEW:
+        return []
+    tried = "cross entropy was" if rows < TINY else "cross entropy and Balanced Softmax were"
+    return [f"with {rows} rows only {tried} tried, since so few do not tell losses apart; --method names others"]
 
 
 def _length(config: TrainConfig, steps: int, images: int, epochs: int | None, grown: float) -> TrainConfig:
