@@ -120,11 +120,13 @@ def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, cap
         (["x.npz", "--seed", "-1"], "--seed must be 0 or more; got -1."),
         (["alone.npz"], "every class has one training image, so that nothing can be held out to choose by. Add images, or "
          "train one method with `spectail train`."),
+        (["untested.npz"], "every class has one image, so that none can be held out for a test. Add images."),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_one_sentence(arguments, sentence, tmp_path, capsys):
     array(tmp_path / "x.npz")
     array(tmp_path / "alone.npz", sizes=(1, 1, 1, 1, 1))
+    np.savez(tmp_path / "untested.npz", X=np.eye(5), y=np.arange(5))
     code, _, err = said(capsys, *arguments)
     assert (code, err) == (1, f"spectail fit: {sentence}\n")
     assert not (tmp_path / "runs" / "fit-x-balanced" / "config.yaml").exists()
