@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -122,6 +122,7 @@ def run(arguments: list[str]) -> None:
         if other is not None:
             raise ValueError(f"{output} is used by another process ({other}); wait until it has ended.")
         stack.callback(owner.release)
+        stack.callback(leave_no_empty, output)
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
         # said again in advice for another goal, which has an output of its own
@@ -140,6 +141,16 @@ def run(arguments: list[str]) -> None:
         from .report import report_or_say  # noqa: PLC0415
 
         report_or_say(lambda: [read_run(output)], output / "report.html", say)
+
+
+def leave_no_empty(folder: Path) -> None:
+    """Remove the folder of a fit that came to nothing: one that holds the signs of its owner only."""
+    there = list(folder.iterdir())
+    if all(path.name.startswith(".fit.") for path in there):
+        with suppress(OSError):
+            for path in there:
+                path.unlink()
+            folder.rmdir()
 
 
 class candidate_bar:
