@@ -41,7 +41,9 @@ def rows(counts=COUNTS, seed=0, width=8, gap=1.2, means_of=0):
 @pytest.fixture
 def few_candidates(monkeypatch):
     """Cross entropy and Balanced Softmax on standardised features only."""
-    monkeypatch.setattr(spectail.sklearn, "trainings", lambda width, methods, rows: trainings(width, ["balanced-softmax"])[::4])
+    monkeypatch.setattr(
+        spectail.sklearn, "trainings", lambda width, methods, rows: trainings(width, ["balanced-softmax"])[::4]
+    )
 
 
 # -- scikit-learn's checks --

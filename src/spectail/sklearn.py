@@ -162,7 +162,9 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
                 "method='auto' chooses by rows that are held out, but every class of y has one row only; name a "
                 "method, such as 'balanced-softmax', or give more rows."
             )
-        ways = {way.title: way for way in (self._tuned(way, width) for way in trainings(width, None, len(table.labels)))}
+        ways = {
+            way.title: way for way in (self._tuned(way, width) for way in trainings(width, None, len(table.labels)))
+        }
         cross_fit(
             crossed, {"": table}, list(ways.values()), base, goal,
             ladder=None if self.max_iter is None else (self.max_iter,),

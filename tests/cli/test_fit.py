@@ -49,7 +49,10 @@ def test_a_budget_that_is_too_small_still_gives_a_classifier_and_says_what_was_n
     array(tmp_path / "x.npz")
     code, out, err = said(capsys, "x.npz", "--budget", "0.001s", "--device", "cpu")
     assert (code, err) == (0, "")
-    assert "note: with 92 rows only cross entropy was tried, since so few do not tell losses apart; --method names others" in out
+    assert (
+        "note: with 92 rows only cross entropy was tried, since so few do not tell losses apart; --method names others"
+        in out
+    )
     assert "note: the budget ended when 1 of 4 trainings had been judged; more time may find a better one" in out
     assert (tmp_path / "runs" / "fit-x-balanced" / "model.safetensors").exists()
 
@@ -136,7 +139,10 @@ def test_a_floor_out_of_reach_is_said_and_the_nearest_taken(tmp_path, capsys):
     array(tmp_path / "x.npz", apart=0.3)
     code, out, _ = said(capsys, "x.npz", "--method", "ce", "--folds", "2", "--keep", "overall=100", "--no-report")
     assert code == 0
-    assert "No candidate keeps the floor: the nearest reaches overall" in " ".join(out.split())
+    said_once = " ".join(out.split())
+    assert said_once.count("note: no candidate keeps the floor: the nearest reaches overall") == 1
+    assert "Chosen since it comes nearest to the floor: cross entropy" in said_once
+    assert "Why this one" not in said_once
 
 
 def test_times_and_names():

@@ -79,8 +79,8 @@ LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
 )
 """Name, method, simplicity, settings."""
 FEW, TINY = 500, 100
-"""Rows below which only losses of simplicity 0 are tried, and only cross entropy: another one would have to be better by
-more than the error of a figure that so few rows give."""
+"""Rows below which only losses of simplicity 0 are tried, and only cross entropy: another one would have to be better
+by more than the error of a figure that so few rows give."""
 
 
 def trainings(width: int, methods: Sequence[str] | None = None, rows: int = FEW) -> list[Training]:
