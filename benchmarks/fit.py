@@ -92,7 +92,7 @@ def fit_all(name, arrays, seed, cache):
     result = CrossFit(table.labels, table.counts, make_folds(table.labels, 5, seed))
     crossfit.KEPT = 1.0  # all of them: each goal takes its own from these
     logits = {}
-    for way in trainings(features.shape[1]):
+    for way in trainings(features.shape[1], None, len(labels)):
         kept = cache / f"{name}-{seed}-{way.title}.npz" if cache else None
         if kept is not None and kept.exists():
             with np.load(kept) as file:

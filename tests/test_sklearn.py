@@ -41,7 +41,9 @@ def rows(counts=COUNTS, seed=0, width=8, gap=1.2, means_of=0):
 @pytest.fixture
 def few_candidates(monkeypatch):
     """Cross entropy and Balanced Softmax on standardised features only."""
-    monkeypatch.setattr(spectail.sklearn, "trainings", lambda width: trainings(width, ["balanced-softmax"])[::4])
+    monkeypatch.setattr(
+        spectail.sklearn, "trainings", lambda width, methods, rows: trainings(width, ["balanced-softmax"])[::4]
+    )
 
 
 # -- scikit-learn's checks --
@@ -123,7 +125,7 @@ def test_what_the_caller_sets_holds_for_every_candidate(monkeypatch):
     crossed = spectail.sklearn.cross_fit
     monkeypatch.setattr(spectail.sklearn, "cross_fit", lambda result, tables, ways, *rest, **more: seen.extend(ways) or
                         crossed(result, tables, ways[:1], *rest, **more))  # fmt: skip
-    X, y = rows((20, 5))
+    X, y = rows((500, 5))
     LongTailClassifier(features="power", weight_decay=0.5, learning_rate=0.01, max_iter=5).fit(X, y)
     assert {(way.features, way.decay, way.lr) for way in seen} == {("power", 0.5, 0.01)}
     assert len({way.title for way in seen}) == len(seen) == len({way.name for way in trainings(8)})

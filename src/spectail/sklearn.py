@@ -23,7 +23,7 @@ from ._utils.checks import Limits, check_choice
 from ._utils.names import nearest
 from .fit.candidates import Training, trainings
 from .fit.choice import choose_candidate
-from .fit.crossfit import SHORT, CrossFit, Table, cross_fit
+from .fit.crossfit import CrossFit, Table, cross_fit
 from .fit.folds import make_folds
 from .fit.goals import Goal
 from .methods.registry import METHODS
@@ -162,10 +162,12 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
                 "method='auto' chooses by rows that are held out, but every class of y has one row only; name a "
                 "method, such as 'balanced-softmax', or give more rows."
             )
-        ways = {way.title: way for way in (self._tuned(way, width) for way in trainings(width))}
+        ways = {
+            way.title: way for way in (self._tuned(way, width) for way in trainings(width, None, len(table.labels)))
+        }
         cross_fit(
             crossed, {"": table}, list(ways.values()), base, goal,
-            ladder=SHORT if self.max_iter is None else (self.max_iter,),
+            ladder=None if self.max_iter is None else (self.max_iter,),
             done=lambda done, total: self._say(f"{done} of at most {total} heads are trained."),
         )  # fmt: skip
         chosen = choose_candidate(crossed, goal, next(iter(ways.values())), base.seed)

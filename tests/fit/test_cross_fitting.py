@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from spectail.counts import ClassCounts
+from spectail.experiments.task import Outcome
 from spectail.fit.candidates import LOSSES, SHIFTS, Candidate, Training, shifted, trainings
 from spectail.fit.choice import choose_candidate
-from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Table, cross_fit, prepared
+from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Here, Table, cross_fit, ladder_for, prepared
 from spectail.fit.folds import ALWAYS_TRAINED, make_folds
 from spectail.fit.goals import Goal, choose
 from spectail.training.config import TrainConfig
@@ -96,6 +97,44 @@ def test_the_first_look_keeps_the_best_third_and_cross_entropy():
     assert baseline().title in whole
     assert 2 <= len(whole) <= 3 < len(result.fitted) == 6
     assert seen[-1][0] <= seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [(99, ["cross entropy"]), (100, ["cross entropy", "Balanced Softmax"]),
+     (499, ["cross entropy", "Balanced Softmax"]), (500, [loss[0] for loss in LOSSES])],
+)  # fmt: skip
+def test_few_rows_have_few_losses_and_shorter_trainings(rows, names):
+    assert list(dict.fromkeys(one.name for one in trainings(6, None, rows))) == names
+    assert [one.name for one in trainings(6, ["ldam-drw"], rows)][::4][-1] == "LDAM-DRW"  # asked for
+    lengths = ladder_for(rows)
+    assert (lengths[0], lengths[-1]) == {99: (60, 500), 100: (60, 2_000), 499: (60, 2_000), 500: (250, 2_000)}[rows]
+
+
+def test_a_head_whose_process_died_is_trained_again_and_not_for_ever():
+    class Deadly(Here):
+        def __init__(self, deaths):
+            self.deaths = deaths
+
+        def carry_out(self, waiting, begun):
+            for task, outcome in super().carry_out(waiting, begun):
+                self.deaths -= 1
+                yield task, outcome if self.deaths < 0 else Outcome("died", error="the node was lost")
+
+    table = mixture()
+    whole, again, lost = (result_of(table) for _ in range(3))
+    for result, engine in ((whole, None), (again, Deadly(2))):
+        cross_fit(result, {"": table}, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=engine)
+    np.testing.assert_array_equal(again.fitted[baseline().title].logits, whole.fitted[baseline().title].logits)
+    with pytest.raises(ValueError, match="cross entropy, standard failed: the node was lost"):
+        cross_fit(lost, {"": table}, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=Deadly(3))
+
+
+def test_classes_of_one_size_have_no_prior_to_shift_by():
+    for sizes, number in (((6, 6, 6), 1), ((6, 6, 5), len(SHIFTS))):
+        table = mixture(sizes)
+        result = fake(result_of(table), [(baseline(), np.eye(3, dtype=np.float32)[table.labels])])
+        assert len(result.candidates()[0]) == number
 
 
 def test_a_deadline_leaves_cross_entropy_which_is_finished_first():

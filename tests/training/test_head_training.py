@@ -156,11 +156,41 @@ def losses_by_length(monkeypatch, losses):
 def test_the_ladder_stops_where_twice_as_long_is_no_better(monkeypatch, losses, steps, converged):
     ladder = (10, 20, 40, 80)
     asked = losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
-    features, labels = rows([3, 3])
+    features, labels = rows([400, 300])
     found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=ladder)
     assert (found.steps, found.converged, found.head.steps) == (steps, converged, steps)
     tried = ladder[: ladder.index(steps) + (2 if converged else 1)]
     assert tuple(asked) == tuple(found.losses) == tried
+
+
+@pytest.mark.parametrize(("images", "steps"), [(625, 40), (100, 20)])
+def test_a_small_fall_counts_only_where_many_images_tell_it(monkeypatch, images, steps):
+    """Two percent: twice what 625 images need, and less than the 2.5 percent that 100 do."""
+    losses_by_length(monkeypatch, {10: 1.0, 20: 0.8, 40: 0.784, 80: 0.784})
+    features, labels = rows([images - 50, 50])
+    found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=(10, 20, 40, 80))
+    assert (found.steps, found.converged) == (steps, True)
+
+
+@pytest.mark.parametrize("settings", [{"method": "car-worst"}, {"car": {"enabled": True}}])
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [
+        ([1.0, 1.0, 0.5, 0.1, 0.1], 1_000),  # flat from the beginning
+        ([1.0, 0.8, 0.8, 0.1, 0.1], 1_000),
+        ([1.0, 0.8, 0.6, 0.4, 0.4], 2_000),
+    ],
+)
+def test_a_head_with_car_is_never_shorter_than_a_thousand_steps(monkeypatch, settings, losses, steps):
+    ladder = (250, 500, 1_000, 2_000, 4_000)
+    losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
+    features, labels = rows([400, 300])
+    found = find_length(features, labels, names_of(2), from_dict(settings, config_of()), (features, labels),
+                        ladder=ladder)  # fmt: skip
+    assert (found.steps, found.head.steps, found.converged) == (steps, steps, True)
+    short = find_length(features, labels, names_of(2), from_dict(settings, config_of()), (features, labels),
+                        ladder=(250, 500))  # fmt: skip
+    assert short.steps == 500
 
 
 def test_the_length_of_real_trainings():

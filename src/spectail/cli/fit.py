@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -122,6 +122,7 @@ def run(arguments: list[str]) -> None:
         if other is not None:
             raise ValueError(f"{output} is used by another process ({other}); wait until it has ended.")
         stack.callback(owner.release)
+        stack.callback(leave_no_empty, output)
         bar = stack.enter_context(candidate_bar(console, quiet=options.quiet))
         engine = make_engine(options.engine, options.device, say)
         # said again in advice for another goal, which has an output of its own
@@ -140,6 +141,16 @@ def run(arguments: list[str]) -> None:
         from .report import report_or_say  # noqa: PLC0415
 
         report_or_say(lambda: [read_run(output)], output / "report.html", say)
+
+
+def leave_no_empty(folder: Path) -> None:
+    """Remove the folder of a fit that came to nothing: one that holds the signs of its owner only."""
+    there = list(folder.iterdir())
+    if all(path.name.startswith(".fit.") for path in there):
+        with suppress(OSError):
+            for path in there:
+                path.unlink()
+            folder.rmdir()
 
 
 class candidate_bar:
@@ -185,13 +196,19 @@ def show(console: Console, record: dict[str, Any], output: Path) -> None:
     console.print(SHRUNK, soft_wrap=True)
     for note in record["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
-    why = f"Why this one: {record['chosen']['why']}"
-    for line in (*record["answer"], why, *tested(output), *record["alternatives"], f"results in {output}"):
+    why = [f"Why this one: {record['chosen']['why']}"] if record["floors_kept"] else []  # else a note has said it
+    for line in (
+        *record["answer"],
+        *why,
+        *tested(output, record["unit"]),
+        *record["alternatives"],
+        f"results in {output}",
+    ):
         console.print(line, soft_wrap=True)
 
 
-def tested(output: Path) -> Iterator[str]:
-    """What the model does on the test images, what it still mixes up, and what can be done about the data."""
+def tested(output: Path, unit: str) -> Iterator[str]:
+    """What the model does on the test images or rows, what it still mixes up, and what can be done about the data."""
     from ..diagnosis.advice import Advice  # noqa: PLC0415
     from ..diagnosis.analysis import analyse  # noqa: PLC0415
     from ..diagnosis.prediction_files import read_predictions  # noqa: PLC0415
@@ -199,10 +216,11 @@ def tested(output: Path) -> Iterator[str]:
 
     found = analyse(read_predictions(output))
     rare = "" if found.metrics["tail"] is None else f", {found.metrics['tail']:.1f} % in rare classes"
-    yield f"On {len(found.predictions):,} test images it is right for {found.metrics['overall']:.1f} %{rare}."
+    yield f"On {len(found.predictions):,} test {unit} it is right for {found.metrics['overall']:.1f} %{rare}."
     names = found.predictions.class_names
     mixed = [
-        f"'{names[one.true]}' for '{names[one.predicted]}' ({one.count} times)" for one in found.top_confusions[:3]
+        f"'{names[one.true]}' for '{names[one.predicted]}' ({'once' if one.count == 1 else f'{one.count} times'})"
+        for one in found.top_confusions[:3]
     ]
     if mixed:
         yield f"Most often it takes {', '.join(mixed)}."

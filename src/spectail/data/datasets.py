@@ -159,6 +159,8 @@ def _cut(train: Samples, config: DataConfig, entry: Entry) -> tuple[Samples, dic
 def _held_out(train: Samples, *, fraction: float, per_class: int, seed: int) -> tuple[Samples, Samples]:
     held = longtail.hold_out(train.labels, train.names, fraction=fraction, per_class=per_class, seed=seed)
     if not held.any():
+        if train.counts.counts.max() == 1:
+            raise ValueError("every class has one image, so that none can be held out for a test. Add images.")
         raise ValueError(
             f"nothing can be held out: a fraction of {fraction:g} takes no image from classes of "
             f"{int(train.counts.counts.max())} or fewer. Use a larger fraction."

@@ -6,14 +6,20 @@ from typing import Any
 
 from ..report.choice import FIGURES
 
+MUCH = -10.0
+"""Points of overall accuracy that hardly anybody would give without having asked for it."""
+
 
 def sentences(record: dict[str, Any]) -> list[str]:
     """Three sentences: what was chosen, what it gains over cross entropy, what it costs."""
     goal, chosen, plain = record["goal"], record["chosen"], record["cross_entropy"]
     figure, gain = FIGURES[goal], record["differences"][goal]
     tried = len(record["trainings"])
-    how = "on images that no head had seen" if record["folds"] > 1 else "on images held out of everything"
-    first = f"Chosen for the best {figure}: {chosen['title']}, out of {tried} trainings judged {how}."
+    unit = record["unit"]
+    how = f"on {unit} that no head had seen" if record["folds"] > 1 else f"on {unit} held out of everything"
+    out_of = f"out of {tried} trainings judged {how}" if tried > 1 else f"the only training that was judged {how}"
+    why = f"for the best {figure}" if record["floors_kept"] else "since it comes nearest to the floor"
+    first = f"Chosen {why}: {chosen['title']}, {out_of}."
     same = chosen["title"] == record["cross_entropy"]["title"]
     if same:
         second = f"That is cross entropy itself: nothing else is clearly better ({chosen['figures'][goal]:.1f} %)."
@@ -33,7 +39,9 @@ def _cost(record: dict[str, Any]) -> str:
     cost = record["differences"]["overall"]
     interval = f"{cost['value']:+.1f} points [{cost['low']:+.1f}, {cost['high']:+.1f}]"
     if cost["high"] < 0:
-        return f"It costs overall accuracy on data that are as unbalanced as these: {interval}."
+        much = cost["value"] < MUCH and "overall" not in record["keep"]
+        limit = " --keep overall= with a number of percent sets a limit to that." if much else ""
+        return f"It costs overall accuracy on data that are as unbalanced as these: {interval}.{limit}"
     if cost["low"] > 0:
         return f"It costs nothing: overall accuracy on data that are as unbalanced as these rises too, by {interval}."
     return f"It costs nothing that can be measured: overall accuracy changes by {interval}."

@@ -78,14 +78,20 @@ LOSSES: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("car-worst", "car-worst", 2, {}),
 )
 """Name, method, simplicity, settings."""
+FEW, TINY = 500, 100
+"""Rows below which only losses of simplicity 0 are tried, and only cross entropy: another one would have to be better
+by more than the error of a figure that so few rows give."""
 
 
-def trainings(width: int, methods: Sequence[str] | None = None) -> list[Training]:
-    """All trainings on features of so many columns, or those of some methods.
+def trainings(width: int, methods: Sequence[str] | None = None, rows: int = FEW) -> list[Training]:
+    """All trainings on so many rows with so many columns, or those of some methods.
 
     Cross entropy, which the choice is compared with, is always there, and first.
     """
-    wanted = [loss for loss in LOSSES if methods is None or loss[1] in (*methods, "ce")]
+    if methods is None:
+        wanted = [loss for loss in LOSSES if rows >= FEW or loss[2] == 0][: 1 if rows < TINY else None]
+    else:
+        wanted = [loss for loss in LOSSES if loss[1] in (*methods, "ce")]
     return [
         Training(name, features, rate_for(features, width), decay, method, simplicity, settings)
         for name, method, simplicity, settings in wanted

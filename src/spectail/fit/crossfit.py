@@ -20,15 +20,19 @@ from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.heads import train_head
 from ..training.length import LADDER, find_length
-from .candidates import SHIFTS, Candidate, Training, shifted
+from .candidates import FEW, SHIFTS, TINY, Candidate, Training, shifted
 from .figures import leads, nearly_right
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
 SHORT = LADDER[:4]
 """Lengths that dozens of trainings try: their learning rate is high enough for it."""
+SHORTER = (60, 125)
+"""Lengths that come before these for few rows, on which heads without weight decay soon learn too much."""
 FIRST_LOOK = 2
 """Folds on which all trainings are tried."""
+ATTEMPTS = 3
+"""Processes that may die of a head before that is its fault."""
 KEPT = 1 / 3
 """Share of the trainings that goes on after the first look."""
 
@@ -164,15 +168,20 @@ class CrossFit:
     def candidates(self, only: Sequence[int] | None = None) -> tuple[list[Candidate], NDArray[np.floating[Any]]]:
         """Every training with every shift, and by how much (M, N) each is right; ``only`` looks at some folds."""
         known = self.judged if only is None else np.isin(self.folds, list(only))
-        labels = self.labels[known]
+        labels, sizes = self.labels[known], self.counts.counts
+        shifts = SHIFTS if (sizes != sizes[0]).any() else (0.0,)  # the same for all classes is none
         rows: list[NDArray[np.floating[Any]]] = []
         candidates: list[Candidate] = []
         for one in self.whole() if only is None else self.fitted.values():
             logits = one.logits[known]
-            for shift in SHIFTS:
+            for shift in shifts:
                 candidates.append(Candidate(one.training, shift))
                 rows.append(leads(shifted(logits, shift, self.counts), labels))
         return candidates, np.array(rows)
+
+
+def ladder_for(rows: int) -> tuple[int, ...]:
+    return SHORT if rows >= FEW else (*SHORTER, *SHORT) if rows >= TINY else (*SHORTER, *SHORT[:2])
 
 
 def prepared(features: NDArray[np.float32], kind: str) -> torch.Tensor:
@@ -193,7 +202,7 @@ def cross_fit(
     engine: Carrier | None = None,
     deadline: float = float("inf"),
     done: Callable[[int, int], None] = lambda done, total: None,
-    ladder: tuple[int, ...] = SHORT,
+    ladder: tuple[int, ...] | None = None,
 ) -> None:
     """Predict every image by heads that have not seen it, and put that into ``result``.
 
@@ -204,7 +213,9 @@ def cross_fit(
     Args:
         result: with the folds; what is known already stays.
         tables: features by backbone, for the same images.
+        ladder: lengths to try; None for those that suit the number of rows.
     """
+    ladder = ladder or ladder_for(len(result.labels))
     first, rest = result.used[:FIRST_LOOK], result.used[FIRST_LOOK:]
     empty = np.full((len(result.labels), len(result.counts)), np.nan, dtype=np.float32)
     tasks = [
@@ -226,6 +237,9 @@ def cross_fit(
 
         for task, outcome in (engine or Here()).carry_out(waiting, begun):
             if outcome.status == "stopped":  # by a signal, which the engine raises when all have stopped
+                continue
+            if outcome.status == "died" and task.attempt < ATTEMPTS:  # its process or its machine
+                waiting.append(replace(task, attempt=task.attempt + 1))
                 continue
             if outcome.results is None:
                 raise ValueError(f"{task.title} failed: {outcome.error}")

@@ -25,7 +25,7 @@ from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
 from .backbone import AUTO, USUAL, choose_backbone
-from .candidates import AS_TRAINED, Training, trainings
+from .candidates import AS_TRAINED, FEW, TINY, Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
 from .folds import ALWAYS_TRAINED, make_folds
@@ -92,15 +92,15 @@ def fit(
         wanted = [
             replace(one, backbone=name, simplicity=one.simplicity + 1)  # than the head that the network has
             for name, one_table in tables.items()
-            for one in trainings(one_table.features.shape[1], asked.methods)
+            for one in trainings(one_table.features.shape[1], asked.methods, len(one_table.labels))
         ]
         plain = result.fitted[next(iter(result.fitted))].training
     else:
         table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
-        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods)
+        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods, len(table.labels))
         plain = wanted[0]
-        notes += _alone(result)
+        notes += _alone(result) + _few(data, asked.methods)
     cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
     if result.out_of_time:
         tried = len(result.whole())
@@ -110,9 +110,9 @@ def fit(
     if not (chosen.fitted.converged and converged):
         notes.append("not trained to the end: the loss on held-out images was still falling; pass a larger --epochs")
     if not chosen.choice.floor_met:
-        notes.append(chosen.choice.note)
-    things = "rows" if isinstance(data.train, FeatureSet) else "images"
-    reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} {things}")
+        note = chosen.choice.note.rstrip(".")
+        notes.append(note[:1].lower() + note[1:])
+    reporter.start(f"chosen: {chosen.candidate.title}; training it on all {len(data.train):,} {data.train.unit}")
     if asked.finetune and not trained_here:
         results, more = _finetuned(config, chosen, data, folder, reporter, engine, asked)
         notes += more
@@ -120,7 +120,7 @@ def fit(
         results = _network(config, chosen, data, folder, reporter, asked)
     else:
         results = _final(config, chosen, data, reporter, asked.epochs)
-    record = _record(asked, config, chosen, result, results, notes, time.monotonic() - began)
+    record = _record(asked, config, chosen, result, results, notes, time.monotonic() - began, data.train.unit)
     record["answer"] = sentences(record)
     record["alternatives"] = alternatives(record, asked.command)
     _advice(chosen, result, images, data).save(asked.config.output)
@@ -162,6 +162,16 @@ def _alone(result: CrossFit) -> list[str]:
     named = ", ".join(result.counts.describe(int(label)) for label in alone[:5])
     more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
     return [f"{named}{more} has one training image: it is learnt from, and nobody can say how well"]
+
+
+def _few(data: Data, methods: Sequence[str] | None) -> list[str]:
+    """What was not tried, since there are few images or rows."""
+    rows = len(data.train)
+    if methods is not None or rows >= FEW:
+        return []
+    tried = "cross entropy was" if rows < TINY else "cross entropy and Balanced Softmax were"
+    why = "since so few do not tell losses apart; --method names others"
+    return [f"with {rows} {data.train.unit} only {tried} tried, {why}"]
 
 
 def _length(config: TrainConfig, steps: int, images: int, epochs: int | None, grown: float) -> TrainConfig:
@@ -212,6 +222,8 @@ def _finetuned(
     name, held = asked.goal.name, again.figures[asked.goal.name]
     notes = [f"the whole network was trained by {method}; on images held out of it its {name} figure is {held:.1f} %. "
              "The figures of the table and of the answer are of heads on the network as it was"]  # fmt: skip
+    if held < chosen.figures[name]:
+        notes.append("that is less than what the chosen head reaches; without --finetune you get that head")
     if not found.converged:
         notes.append("the network was not trained to the end: pass a larger --epochs")
     return train(one, data=data, adjustment=again.adjustment, reporter=reporter), notes
@@ -226,14 +238,16 @@ class _Quiet(Reporter):
 
 def _record(
     asked: Fit, config: TrainConfig, chosen: Chosen, result: CrossFit, results: RunResults, notes: Sequence[str],
-    seconds: float,
+    seconds: float, unit: str,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "format": 1,
         "goal": asked.goal.name,
         "keep": dict(asked.goal.keep),
+        "floors_kept": chosen.choice.floor_met,
         "dataset": results["dataset"],
         "identity": results["identity"],
+        "unit": unit,
         "model": config.model.model,
         "folds": asked.folds if len(result.used) > 1 else 1,
         "judged": int(result.judged.sum()),

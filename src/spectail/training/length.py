@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,8 @@ CIFAR-100-LT, where the loss itself no longer falls, `car-worst` lost 3 points o
 1,020 steps or more it gains 2 to 3."""
 FALL, LEAST = 0.01, 0.005
 """A training of twice the length must lower the held-out loss by this share of it, and by so much, to be worth it."""
+MANY = 625
+"""Held-out images for which that holds. With fewer the loss is uncertain by more, and so it must fall by more."""
 
 LEAST_EPOCHS = 10
 """Of a run whose last fifth says anything."""
@@ -47,6 +50,10 @@ class Length:
     """False if the loss was still falling when the ladder, or the time, ended."""
 
 
+def least_steps(config: TrainConfig) -> int:
+    return LEAST_WITH_CAR if config.car.enabled or find_method(config.method).car else 0
+
+
 def find_length(
     features: Tensor,
     labels: NDArray[np.int64],
@@ -58,16 +65,21 @@ def find_length(
 ) -> Length:
     """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
 
-    ``held`` are features and labels that are not trained on.
+    With CAR the length is 1,000 steps at least, if the ladder has them. ``held`` are features and labels that are not
+    trained on.
     """
+    doubt = max(1.0, math.sqrt(MANY / len(held[1])))
     losses: dict[int, float] = {}
     best: Head | None = None
     for steps in ladder:
         head = train_head(features, labels, names, config, steps)
         losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
         known = list(losses.values())
-        if best is not None and not known[-1] < known[-2] - max(FALL * known[-2], LEAST):
-            return Length(best, list(losses)[-2], losses, True)
+        if best is not None and not known[-1] < known[-2] - doubt * max(FALL * known[-2], LEAST):
+            enough = next((longer for longer in ladder if longer >= least_steps(config)), ladder[-1])
+            if best.steps < enough:
+                best = head if steps == enough else train_head(features, labels, names, config, enough)
+            return Length(best, max(list(losses)[-2], enough), losses, True)
         best = head
     assert best is not None
     return Length(best, list(losses)[-1], losses, False)
@@ -91,17 +103,14 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     trained = replace(config, method="ce", options=LossOptions(), car=CARConfig())
     one = config if trains_on_arrays(config.method) else trained
     out = torch.from_numpy(held)
-    with_car = config.car.enabled or find_method(config.method).car
-    ladder = [steps for steps in LADDER if steps >= LEAST_WITH_CAR] if with_car else LADDER
     length = find_length(
-        table.features[~out], table.labels[~held], table.names, one, (table.features[out], table.labels[held]),
-        ladder=ladder,
-    )  # fmt: skip
-    per_epoch = -(-len(table) // config.optim.batch_size)
-    epochs = [max(1, round(length.steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
+        table.features[~out], table.labels[~held], table.names, one, (table.features[out], table.labels[held])
+    )
+    per_epoch, steps = -(-len(table) // config.optim.batch_size), max(length.steps, least_steps(config))
+    epochs = [max(1, round(steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
     broadcast_object_list(epochs)  # ranks must agree, whatever their rounding
     more = "" if epochs[1] else ", and the loss was still falling: the head is not trained to the end"
-    reporter.start(f"{epochs[0]} epochs: the loss on held-out images stops falling after {length.steps:,} steps{more}")
+    reporter.start(f"{epochs[0]} epochs: the loss on held-out images stops falling after {steps:,} steps{more}")
     return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
 
 

@@ -51,9 +51,10 @@ def as_features(values: NDArray[Any], where: str) -> Tensor:
     if not finite.all():
         bad = np.flatnonzero(~finite.all(1))
         column = int(np.flatnonzero(~finite[bad[0]])[0])
+        more = f", and more in {len(bad) - 1:,} other rows" if len(bad) > 1 else ""
         raise ValueError(
-            f"{where} has features that are not finite: {values[bad[0], column]} in row {bad[0]}, column {column}, and "
-            f"{len(bad):,} such rows in all. Fill them or drop the rows."
+            f"{where} has features that are not finite: {values[bad[0], column]} in row {bad[0]}, column {column}"
+            f"{more}. Fill them in, or drop such rows."
         )
     return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
 
