@@ -13,7 +13,7 @@ from training.runs import FLAGS, metrics, predictions, results
 
 from .cases import Row
 
-COMPARE = ("compare", *FLAGS, "--epochs", "40", "--model", "small-cnn", "--methods", "ce", "car", "--checkpoint-every", "1",
+COMPARE = ("compare", *FLAGS, "--epochs", "15", "--model", "small-cnn", "--methods", "ce", "car", "--checkpoint-every", "1",
            "--no-report", "--quiet")  # fmt: skip
 EXPERIMENT = ("experiment", "run", "combinations", "--dataset", "glyphs-lt", "--imbalance", "100", "--method", "ce", "car",
               "--model", "test_vit", "--epochs", "3", "--device", "cpu")  # fmt: skip

@@ -17,7 +17,7 @@ from .errors import first_line, is_lack_of_memory
 
 LARGE = 1 << 28
 GROWTH = 100
-"""What is larger than 256 MB and a hundred times its size in the file is no data; such files are meant to fill memory."""
+"""What is larger than 256 MB and a hundred times its size in the file is no data, but meant to fill memory."""
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """What NumPy writes."""
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError)

@@ -138,8 +138,8 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
                 f"{path} has {'labels but ' if label else ''}no array 'logits', 'probabilities' or 'predicted'; "
                 f"its arrays are {listed(there)}."
             )
-        wanted = (label, score, predicted, "class_names", "class_counts", "paths")
-        arrays = {name: archive[name] for name in wanted if name in there}
+        wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
+        arrays: dict[str | None, NDArray[Any]] = {name: archive[name] for name in wanted if name}
     names, paths = arrays.get("class_names"), arrays.get("paths")
     known = arrays[label or score or predicted]
     return RawPredictions(
