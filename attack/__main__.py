@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from training.runs import register
 
-from . import api, damage, disk, hostile, inputs, kills, page, writers
+from . import api, bombs, damage, disk, hostile, inputs, kills, memory, page, writers
 from .cases import Row, workshop
 
 SEED = 24
@@ -29,6 +29,8 @@ ROWS = {
     "kills": (kills.attack, "kill -9, SIGTERM, Ctrl-C twice, at random moments", "all bit-identical", 160, 36),
     "damage": (damage.attack, "damage to files of runs, checkpoints, stores, caches", "noticed or harmless", 2, 1),
     "hostile": (hostile.attack, "hostile files, names and paths", "0 code run, 0 files outside", 1, 1),
+    "bombs": (bombs.attack, "small files that become large, numbers without end", "a sentence in 20 s and 1 GB", 1, 1),
+    "memory": (memory.attack, "memory that runs out", "a sentence, earlier files whole, runs go on", 4, 2),
     "writers": (writers.attack, "two writers on one folder", "one works, one gets a sentence", 10, 10),
     "disk": (disk.attack, "full disk at every kind of write", "a sentence, earlier files whole", 1, 1),
     "page": (page.attack, "names in the report, opened in Chromium", "text stays text", 1, 1),

@@ -12,12 +12,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spectail.cli.main import OUR_FAULT, main
+from spectail.cli.main import COMMANDS, OUR_FAULT, main
 
 PATIENCE = 60
 """Seconds after which a command hangs."""
@@ -150,6 +151,14 @@ class Child:
         if not self.ended():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number) if number == signal.SIGKILL else os.kill(self.pid, number)
+
+
+def import_commands() -> None:
+    """Import what commands need here once, and not in every fork."""
+    for module, _ in COMMANDS.values():
+        import_module(f"spectail.cli.{module}")
+    for module in ("experiments.task", "report.page", "fit.run", "data.sets.parquet", "data.sets.features"):
+        import_module(f"spectail.{module}")
 
 
 def tests(row: Row, *words: str, **environment: str) -> None:

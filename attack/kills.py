@@ -24,7 +24,8 @@ from spectail.training.loop import train
 from spectail.training.reporter import Reporter
 from spectail.training.signals import Interrupted
 
-from .cases import Child, Row, leftovers, tests
+from . import cluster
+from .cases import Child, Row, leftovers
 
 EPOCHS = 8
 CASES: dict[str, dict[str, Any]] = {
@@ -155,8 +156,7 @@ def attack(row: Row, work: Path, seed: int, amount: int) -> None:
         left = leftovers(output)
         row.add(f"{runs.case}, {kind}, {hits} times", fault or (f"leaves {left}" if left else None))
     ranks(row, work, draws, max(2, amount // 20))
-    # of a Ray cluster: nodes, runs and drivers are killed, and what is left is compared
-    tests(row, "tests/cluster", "-k", "dies or deaths or killed or signal", SPECTAIL_CLUSTER="1")
+    cluster.attack(row, work, draws, max(4, amount // 16))
 
 
 def ranks(row: Row, work: Path, draws: random.Random, amount: int) -> None:

@@ -1,16 +1,20 @@
 """Doors of the command line: where it writes, whose code it runs, what it says when it fails itself."""
 
+import errno
 import os
 import re
 import sys
 
 import pytest
+import torch
 
 from spectail._utils.plain_text import cell, visible
 from spectail.cli import main as command_line
 from spectail.cli.main import main
 from spectail.cli.outputs import check_description, check_folder, check_output
 from spectail.methods.registry import find_method
+from spectail.models.weights import read_weights
+from spectail.training import checkpoint
 
 
 @pytest.fixture
@@ -87,13 +91,52 @@ def test_a_fault_of_ours_is_two_lines_and_a_trace_in_a_file(tmp_path, monkeypatc
         assert "Traceback" in file.read()
 
 
-def test_too_little_memory_is_no_fault_of_ours(monkeypatch, capsys):
+def fail(monkeypatch, error):
+    """Let `spectail train` raise what ``error`` raises or returns."""
+
     def run(words):
-        raise MemoryError("16 GiB")
+        raise error()
 
     monkeypatch.setattr(command_line, "import_module", lambda *name: type("Large", (), {"run": staticmethod(run)}))
-    assert main(["train"]) == 1
-    assert "not enough memory for this (16 GiB)" in capsys.readouterr().err
+    return main(["train"])
+
+
+@pytest.mark.parametrize(
+    ("error", "amount"),
+    [
+        (lambda: MemoryError("16 GiB"), " (16 GiB)"),
+        (lambda: torch.empty(1 << 50), ""),  # raises torch's own
+        (lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), ""),
+        (lambda: OSError(errno.ENOMEM, "Cannot allocate memory"), ""),
+    ],
+)
+def test_too_little_memory_is_no_fault_of_ours(monkeypatch, capsys, error, amount):
+    assert fail(monkeypatch, error) == 1
+    said = capsys.readouterr().err
+    assert f"not enough memory for this{amount}. " in said
+    assert "smaller --batch-size" in said
+
+
+def test_a_library_that_cannot_be_loaded_is_named(monkeypatch, capsys):
+    missing = lambda: ImportError("failed to map", name="agg", path="/x/agg.so")  # noqa: E731
+    assert fail(monkeypatch, missing) == 1
+    assert "a library could not be loaded (failed to map)" in capsys.readouterr().err
+    assert fail(monkeypatch, lambda: ImportError("cannot import name", path="/x/spectail/car.py")) == 70
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, MemoryError])
+def test_too_little_memory_is_not_blamed_on_a_file(monkeypatch, tmp_path, raised):
+    """Whoever reads that a checkpoint is of another run deletes it."""
+
+    def load(*words, **options):
+        torch.empty(1 << 50) if raised is RuntimeError else bytearray(1 << 62)
+
+    monkeypatch.setattr(torch, "load", load)
+    (tmp_path / "state.pt").write_bytes(b"x")
+    with pytest.raises(raised):
+        checkpoint.load(tmp_path, 0)
+    with pytest.raises(raised):
+        read_weights(tmp_path / "state.pt")
 
 
 def test_names_are_shown_and_not_obeyed():

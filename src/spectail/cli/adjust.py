@@ -12,6 +12,7 @@ import tyro
 from numpy.typing import NDArray
 from rich.table import Table
 
+from .._utils.arrays import opened_npz
 from .._utils.files import whole_file
 from ..diagnosis.prediction_files import read_predictions
 from ..diagnosis.prediction_tables import LABELS, PREDICTED, SCORES
@@ -142,8 +143,8 @@ def _write(
     arrays |= {"labels": predictions.labels} if predictions.labelled else {}
     arrays |= {"class_counts": counts} if counts is not None else {}
     if zipfile.is_zipfile(path):  # what else it says about its images, such as their files
-        with np.load(path, allow_pickle=False) as source:
-            others = [name for name in source.files if name.lower() not in {*LABELS, *PREDICTED, *SCORES, *arrays}]
+        with opened_npz(path) as source:
+            others = [name for name in source.names if name.lower() not in {*LABELS, *PREDICTED, *SCORES, *arrays}]
             arrays |= {name: source[name] for name in others}
     with whole_file(output) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

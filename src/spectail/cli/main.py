@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 
 from .. import __version__
-from .._utils.errors import one_line
+from .._utils.errors import is_lack_of_memory, lack_of_memory, one_line
 from .._utils.names import nearest, shown
 from .._utils.plain_text import visible
 from .._utils.versions import pip_install
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not sys.warnoptions:  # unless the user asked for something else
                 warnings.filterwarnings("once", module="spectail")
                 warnings.showwarning = note
-            code: int | None = run(rest)  # most commands return nothing
+            return run(rest) or 0  # most commands return nothing
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("spectail"):
             raise
@@ -88,20 +88,20 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads the output has enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python flushes at its end
         return 1
-    except MemoryError as error:
-        print(f"spectail {name}: there is not enough memory for this ({one_line(error)}).", file=sys.stderr)
-        return 1
-    except (ValueError, OSError) as error:
-        if os.environ.get("SPECTAIL_DEBUG"):
-            raise
-        print(f"spectail {name}: {one_line(error)}", file=sys.stderr)
-        return 1
     except Exception as error:
         if os.environ.get("SPECTAIL_DEBUG"):
             raise
-        print(f"spectail {name}: {unexpected(error, rest)}", file=sys.stderr)
-        return OUR_FAULT
+        if is_lack_of_memory(error):
+            said, code = lack_of_memory(error), 1
+        elif isinstance(error, ValueError | OSError):
+            said, code = one_line(error), 1
+        elif isinstance(error, ImportError) and not (error.path or ".py").endswith(".py"):  # compiled code, not ours
+            again = "Install its package again if this stays when memory is free."
+            said, code = f"a library could not be loaded ({one_line(error)}). {again}", 1
+        else:
+            said, code = unexpected(error, rest), OUR_FAULT
+        print(f"spectail {name}: {said}", file=sys.stderr)
+        return code
     except KeyboardInterrupt:
         print(f"spectail {name}: stopped; nothing half-written is left.", file=sys.stderr)
         return 130
-    return code or 0

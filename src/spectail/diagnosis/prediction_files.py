@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._utils.arrays import opened_npz, read_npy
 from .._utils.digests import verify
 from .._utils.errors import first_line
 from .._utils.names import shown
@@ -128,10 +126,8 @@ def _entries(path: Path) -> Any:
 
 
 def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no .npz file, or a damaged one; write it again with numpy.savez.")
-    with _opened(path) as archive:
-        there = list(archive.files)
+    with opened_npz(path) as archive:
+        there = archive.names
         label = pick(hints.label, there, LABELS, "array", "--label-column", path)
         if label is None and hints.need_labels:
             raise ValueError(f"{path} has no array 'labels'; its arrays are {listed(there)}.")
@@ -143,12 +139,7 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
                 f"its arrays are {listed(there)}."
             )
         wanted = {name for name in (label, score, predicted, "class_names", "class_counts", "paths") if name in there}
-        try:
-            arrays = {name: archive[name] for name in wanted}
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:  # also encrypted ones
-            raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
-        except Exception:  # NumPy parses the header of an array as Python, with all that may come of it
-            raise _refused(path) from None
+        arrays: dict[str | None, NDArray[Any]] = {name: archive[name] for name in wanted if name}
     names, paths = arrays.get("class_names"), arrays.get("paths")
     known = arrays[label or score or predicted]
     return RawPredictions(
@@ -164,17 +155,6 @@ def _read_npz(path: Path, hints: ColumnHints) -> RawPredictions:
     )
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:  # NumPy would leave it open where it fails
-        try:
-            archive = np.load(file, allow_pickle=False)
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
-            raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
-        with archive:
-            yield archive
-
-
 def _read_npy(path: Path, hints: ColumnHints) -> RawPredictions:
     if not isinstance(hints.scores, str | Path):
         raise ValueError(f"{path} holds one array, taken for the labels; name the .npy file of the scores as well.")
@@ -186,21 +166,7 @@ def _read_npy(path: Path, hints: ColumnHints) -> RawPredictions:
 
 def _load_npy(path: Path) -> NDArray[Any]:
     _require_file(path)
-    with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":
-            raise ValueError(f"{path} is no .npy file, or a damaged one; write it again with numpy.save.")
-    try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except Exception:  # as above
-        raise _refused(path) from None
-    return array
-
-
-def _refused(path: Path) -> ValueError:
-    """NumPy gives one kind of error for both."""
-    return ValueError(
-        f"{path} is damaged, or holds Python objects, which could run code; save plain arrays (names as dtype=str)."
-    )
+    return read_npy(path)
 
 
 def _require_file(path: Path) -> None:

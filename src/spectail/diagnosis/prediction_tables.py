@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._utils.errors import first_line
+from .._utils.arrays import check_parquet
+from .._utils.errors import first_line, is_lack_of_memory
 from .._utils.names import nearest
 from .class_labels import whole_numbers
 from .predictions import RawPredictions
@@ -92,6 +93,8 @@ def read_csv(path: Path, hints: ColumnHints) -> RawPredictions:
         try:
             return arrow_csv.read_csv(path, parse_options=parse, convert_options=convert)
         except (pa.ArrowException, OSError) as error:
+            if is_lack_of_memory(error):
+                raise
             column = r"In CSV column #(\d+): "
             reason = re.sub(column, lambda match: f"column {header[int(match[1])]!r}, ", first_line(error))
             raise ValueError(f"{path} cannot be read: {reason}.{hint}") from None
@@ -114,9 +117,12 @@ def read_parquet(path: Path, hints: ColumnHints) -> RawPredictions:
         try:
             return read(path, **options)
         except (pa.ArrowException, OSError) as error:
+            if is_lack_of_memory(error):
+                raise
             raise ValueError(f"{path} cannot be read as parquet ({first_line(error)}); write it again.") from None
 
     def read(names: list[str]) -> Any:
+        check_parquet(path, metadata, names)
         return tried(pq.read_table, columns=names)
 
     def is_numeric(name: str) -> bool:
@@ -128,7 +134,7 @@ def read_parquet(path: Path, hints: ColumnHints) -> RawPredictions:
             return 0
         return min((len(row) for row in read([name]).column(0) if row.is_valid), default=0)
 
-    schema = tried(pq.read_schema)
+    metadata, schema = tried(pq.read_metadata), tried(pq.read_schema)
     return _read_table(path, schema.names, hints, is_numeric, read, read, list_width)
 
 

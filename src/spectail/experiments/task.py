@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from .._utils.errors import MissingData, MissingWeights, one_line
+from .._utils.errors import MissingData, MissingWeights, is_lack_of_memory, lack_of_memory, one_line
 from ..training.build import load_data, make_accelerator
 from ..training.config import TrainConfig
 from ..training.loop import train
@@ -130,6 +130,8 @@ def train_here(task: Task) -> Outcome:
     except MissingWeights as error:
         return Outcome("no weights", identity, error=one_line(error))
     except Exception as error:  # whatever it is, it must not end the other runs
+        if is_lack_of_memory(error):
+            return Outcome("failed", identity, error=lack_of_memory(error))
         kind = "" if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: "
         return Outcome("failed", identity, error=(kind + one_line(error))[:2000])
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .._utils.checks import AtLeastOne, BelowOne, Limits
-from .._utils.errors import MissingWeights
+from .._utils.errors import MissingWeights, is_lack_of_memory
 from .._utils.names import nearest
 from . import hub
 from .cifar_resnet import CifarResNet
@@ -119,7 +119,7 @@ def _from_timm(config: ModelConfig, options: dict[str, Any]) -> nn.Module:
         flag = unknown[1].removesuffix("_rate").replace("_", "-")
         raise ValueError(f"{config.model} does not take --{flag}.") from None
     except (OSError, RuntimeError) as error:
-        if not pretrained:
+        if not pretrained or is_lack_of_memory(error):
             raise
         raise MissingWeights(
             f"the weights of {config.model} could not be fetched ({str(error).splitlines()[0]}). "

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .._utils.errors import first_line
+from .._utils.errors import first_line, is_lack_of_memory
 
 PROMPT = "a photo of a {}."
 INSTEAD = "or use --head-init means."
@@ -49,6 +49,8 @@ def class_texts(names: Sequence[str], weights: str, width: int) -> Tensor:
     try:
         clip: Any = open_clip.create_model(architecture, pretrained=str(path) if path.is_file() else source).eval()
     except (OSError, RuntimeError) as error:
+        if is_lack_of_memory(error):
+            raise
         raise ValueError(
             f"--text-weights {weights} could not be loaded ({first_line(error)}). Give a file, {INSTEAD}"
         ) from None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._utils.digests import verify
+from .._utils.errors import is_lack_of_memory
 from .._utils.files import array_digest
 
 WRAPPERS = ("state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "net", "network")
@@ -92,8 +96,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file  # noqa: PLC0415 - only where it is needed
 
             return dict(load_file(path))
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_tensors(path)
     except Exception as error:  # every reader has errors of its own
+        if is_lack_of_memory(error):
+            raise
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise ValueError(f"{path} cannot be read as weights ({reason}). Save a plain state_dict of tensors.") from None
     content = content if isinstance(content, dict) else {}
@@ -104,6 +110,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not tensors:
         raise ValueError(f"{path} holds no tensors by name; expected a state_dict.")
     return tensors
+
+
+def load_tensors(path: Path) -> Any:
+    """What torch.save has written, if it holds tensors and plain values only: no code runs, and no trap is sprung."""
+    if path.stat().st_size:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(b"bytearray") >= 0:  # of any length that its writer likes, and torch would make it
+                raise ValueError("it holds a bytearray, which is no tensor")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("it is compressed, which torch.save never does")
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _cleaned(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:

@@ -16,8 +16,9 @@ import torch
 from accelerate import Accelerator
 
 from .._utils.digests import read_digests, verify, write_digests
-from .._utils.errors import first_line
+from .._utils.errors import first_line, is_lack_of_memory
 from .._utils.files import file_digest, room_for, sync
+from ..models.weights import load_tensors
 
 PARTS = {"learner", "progress", "optimizer"}
 """Some of what every checkpoint has."""
@@ -112,12 +113,14 @@ def load(path: Path, rank: int) -> dict[str, Any]:
     """The state, with what this rank had of its own. Only tensors and plain values are read: no code runs."""
     own = path / f"rank-{rank}.pt"
     try:
-        state: dict[str, Any] = dict(torch.load(path / "state.pt", map_location="cpu", weights_only=True))
+        state: dict[str, Any] = dict(load_tensors(path / "state.pt"))
         if not state.keys() >= PARTS:
             raise ValueError(f"it has no {', '.join(sorted(PARTS - state.keys()))}")
         if own.is_file():
-            return state | dict(torch.load(own, map_location="cpu", weights_only=True))
+            return state | dict(load_tensors(own))
     except Exception as error:  # whatever a stranger's file makes the reader say
+        if is_lack_of_memory(error):
+            raise
         raise does_not_fit(path, error) from None
     return state | {"sums": {}, "random": random_state()}  # a rank that the run did not have before
 
@@ -128,7 +131,7 @@ def fitting(path: Path | None) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        if path is None:
+        if path is None or is_lack_of_memory(error):
             raise
         raise does_not_fit(path, error) from error
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._utils.checks import check_choice
+from .._utils.errors import is_lack_of_memory
 from ..counts import ClassCounts
 from ..data.catalog import find
 from ..data.manifest import Manifest
@@ -71,7 +72,9 @@ def load_trained(
     model, _ = make_model(config, method, preset, manifest.statistics.get("features"), start=False)
     try:
         model.load_state_dict(read_weights(run))
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_lack_of_memory(error):
+            raise
         raise ValueError(f"the weights in {run} are not of a {config.model.model}: config.yaml was changed.") from None
     inference = method.inference(model)
     if tau is not None and post_hoc is None and inference is model:

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._utils.errors import MissingData, first_line
+from ..._utils.arrays import opened_npz, read_npy
+from ..._utils.errors import MissingData
 
 FEATURES, LABELS = ("x", "features", "embeddings"), ("y", "labels", "targets")
 ENDINGS = {"train": ("", "_train"), "test": ("_test",), "val": ("_val", "_valid", "_validation")}
@@ -56,27 +55,15 @@ def read_arrays(
 
 
 def _read_npz(path: Path, labelled: bool) -> StoredArrays:
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no .npz file, or a damaged one; write it again with numpy.savez.")
-    with np.load(path, allow_pickle=False) as archive:
-        there = list(archive.files)
-
-        def load(name: str) -> NDArray[Any]:
-            try:
-                array: NDArray[Any] = archive[name]
-            except ValueError:
-                raise _refused(path) from None
-            except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-                raise ValueError(f"{path} is damaged ({first_line(error)}); write it again.") from None
-            return array
-
+    with opened_npz(path) as archive:
+        there = archive.names
         found = StoredArrays({}, files=[path])
         for split in ENDINGS:
             features, labels = (_find(there, names, split, path) for names in (FEATURES, LABELS))
             if features is not None and (labels is not None or not labelled):
-                found.features[split] = load(features)
+                found.features[split] = archive[features]
                 if labels is not None and labelled:
-                    found.labels[split] = load(labels)
+                    found.labels[split] = archive[labels]
             elif split == "train" or (labelled and (features or labels)):
                 lacking = "labels" if features else "features"
                 name = "'y' or 'labels'" if features else "'X' or 'features'"
@@ -86,7 +73,7 @@ def _read_npz(path: Path, labelled: bool) -> StoredArrays:
                     f"Its arrays are {', '.join(there) or 'none'}."
                 )
         if "class_names" in there and labelled:
-            found.class_names = tuple(map(str, as_text(load("class_names")).ravel().tolist()))
+            found.class_names = tuple(map(str, as_text(archive["class_names"]).ravel().tolist()))
     return found
 
 
@@ -100,7 +87,7 @@ def _find(there: list[str], names: tuple[str, ...], split: str, path: Path) -> s
 
 def _read_npy(path: Path, labelled: bool) -> StoredArrays:
     if not labelled:
-        return StoredArrays({"train": _load_npy(path)}, files=[path])
+        return StoredArrays({"train": read_npy(path)}, files=[path])
     found = StoredArrays({})
     splits = {"train": path}
     test = path.with_name(path.name.replace("train", "test"))
@@ -110,27 +97,9 @@ def _read_npy(path: Path, labelled: bool) -> StoredArrays:
         beside = file.with_name(f"{file.stem}_labels.npy")
         if not beside.is_file():
             raise MissingData(f"{file} needs its labels in {beside.name} beside it, which does not exist.")
-        found.features[split], found.labels[split] = _load_npy(file), _load_npy(beside)
+        found.features[split], found.labels[split] = read_npy(file), read_npy(beside)
         found.files += [file, beside]
     return found
-
-
-def _load_npy(path: Path) -> NDArray[Any]:
-    with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":
-            raise ValueError(f"{path} is no .npy file, or a damaged one; write it again with numpy.save.")
-    try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError):
-        raise _refused(path) from None
-    return array
-
-
-def _refused(path: Path) -> ValueError:
-    """NumPy gives one kind of error for both."""
-    return ValueError(
-        f"{path} is damaged, or holds Python objects, which could run code; save plain arrays (names as dtype=str)."
-    )
 
 
 def _read_parquet(path: Path, feature_column: str | None, label_column: str | None, labelled: bool) -> StoredArrays:
@@ -156,11 +125,10 @@ def _read_parquet(path: Path, feature_column: str | None, label_column: str | No
 def _vectors(path: Path, name: str) -> NDArray[Any]:
     """A column of lists as one array (N, D)."""
     import pyarrow.compute as pc  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
 
     from . import parquet_files as files  # noqa: PLC0415
 
-    column = files.in_words(path, pq.read_table, columns=[name]).column(0)
+    column = files.read_column(path, name)
     values = pc.list_flatten(column)
     if column.null_count or values.null_count:
         raise ValueError(f"{path}: column {name!r} has empty entries. Fill them or drop their rows.")

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..._utils.arrays import check_parquet
 from ..._utils.errors import MissingData
 from ..._utils.files import array_digest, cache_folder, is_sealed, seal, whole_folder
 from ..config import DataConfig
@@ -91,7 +92,8 @@ class ParquetImages(EncodedImages):
         self.groups: list[tuple[Path, int]] = []
         sizes = []
         for path in paths:
-            metadata = pq.read_metadata(path)
+            metadata = in_words(path, pq.read_metadata)
+            check_parquet(path, metadata, [leaf.partition(".")[0]])
             for group in range(metadata.num_row_groups):
                 self.groups.append((path, group))
                 sizes.append(metadata.row_group(group).num_rows)

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..._utils.errors import MissingData
+from ..._utils.arrays import check_parquet
+from ..._utils.errors import MissingData, is_lack_of_memory
 
 IMAGE_NAMES = ("image", "img", "picture", "photo", "jpg", "png", "webp")
 FEATURE_NAMES = ("features", "feature", "embedding", "embeddings", "vector", "x", "X")
@@ -59,7 +60,15 @@ def in_words(path: Path, read: Callable[..., Any], **options: Any) -> Any:
     try:
         return read(path, **options)
     except (pa.ArrowException, OSError) as error:
+        if is_lack_of_memory(error):
+            raise
         raise ValueError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}). Fetch it again.") from None
+
+
+def read_column(path: Path, name: str) -> Any:
+    """A column whole, if it is not made to fill memory."""
+    check_parquet(path, in_words(path, pq.read_metadata), [name])
+    return in_words(path, pq.read_table, columns=[name]).column(0)
 
 
 def hub_names(schema: Any, label: str) -> tuple[str, ...] | None:
@@ -74,7 +83,7 @@ def hub_names(schema: Any, label: str) -> tuple[str, ...] | None:
 def read_labels(paths: list[Path], label: str) -> NDArray[Any]:
     columns = []
     for path in paths:
-        column = in_words(path, pq.read_table, columns=[label]).column(0)
+        column = read_column(path, label)
         if column.null_count:
             raise ValueError(f"{path}: {column.null_count} rows have no {label}. Fill or drop them.")
         if pa.types.is_dictionary(column.type):
