@@ -11,6 +11,7 @@ experiment table NAME --format csv` writes: every cell, every seed. A table stan
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import re
 import sys
@@ -157,6 +158,23 @@ def figure_of(row: Row, metric: str) -> Figure:
     return next((figure for figure in row.figures if figure.metric == metric), Figure(metric, (), None))
 
 
+WATCHED = ("1", "4", "12", "24")
+"""Epochs of a head whose training confusion is shown."""
+
+
+def confusion_table() -> str:
+    """The soft error of rare classes on the training set along a training, by weight decay and method."""
+    with (DOCS / "evidence" / "training-confusion.csv").open(encoding="utf-8") as file:
+        found = {(line["weight decay"], line["method"], line["epoch"]): line for line in csv.DictReader(file)}
+    heads = dict.fromkeys((decay, method) for decay, method, _ in found)
+    lines = [["weight decay", "method", *(f"tail, epoch {epoch}" for epoch in WATCHED), "head, epoch 24"]]
+    lines += [["---:", "---"] + ["---:"] * (len(WATCHED) + 1)]
+    for head in heads:
+        cells = [f"{float(found[*head, epoch]['tail']):.2f}" for epoch in WATCHED]
+        lines += [[*head, *cells, f"{float(found[*head, WATCHED[-1]]['head']):.2f}"]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def cost_table(name: str) -> str:
     """A table of what a step costs, as the benchmark prints it."""
     sys.path.append(str(BENCHMARKS))
@@ -175,7 +193,10 @@ def filled(text: str) -> str:
 
     def write(mark: re.Match[str]) -> str:
         name = mark[1]
-        table = cost_table(name) if name.startswith("cost-") else as_markdown(TABLES[name])
+        if name == "training-confusion":
+            table = confusion_table()
+        else:
+            table = cost_table(name) if name.startswith("cost-") else as_markdown(TABLES[name])
         return f"<!-- table {name} -->\n{table}\n<!-- end -->"
 
     return MARKED.sub(write, text)
