@@ -78,7 +78,7 @@ class Printing:
     resume: bool = False
     """Continue the run in --output, with its settings."""
     force: bool = False
-    """Begin a new run in --output though there is something: its folder is moved aside, nothing is deleted."""
+    """Begin a new run even if --output holds something: that folder is moved aside, and nothing is deleted."""
     quiet: bool = False
     """Print the result only."""
     json: bool = False

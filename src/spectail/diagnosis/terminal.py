@@ -10,8 +10,8 @@ from rich.table import Table as RichTable
 
 from .analysis import GROUPS, Analysis
 from .comparison import Comparison
-from .tables import TITLES, accuracy_table, confusion_table, difference_table, direction_text, worst_table
-from .text_table import Table, turned
+from .tables import accuracy_table, confusion_table, difference_table, direction_text, worst_table
+from .text_table import TITLES, Table, turned
 from .verdict import verdict
 
 

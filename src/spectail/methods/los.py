@@ -1,4 +1,4 @@
-"""LOS, label over-smoothing (Sun et al. 2025): the trained head goes on with almost flat labels, without counts."""
+"""LOS, label over-smoothing (Sun et al. 2025): the head is trained further with almost flat labels, without counts."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ ENTRIES = [
     Entry("bbn", "two branches, uniform and reversed sampling, emphasis moves over", "bbn:BBN"),
     Entry("wb", "strong weight decay, then a balanced loss, class vectors capped", "weight_balancing:WeightBalancing"),
     Entry("gml", "geometric mean of class recalls; old and new head averaged", "gml:GML"),
-    Entry("los", "the trained head goes on with almost flat labels", "los:LOS"),
+    Entry("los", "the trained head is trained further with almost flat labels", "los:LOS"),
     Entry("remix", "mixed images whose label leans to the rarer class", "remix:ReMix"),
     Entry("cmo", "patches of balanced images pasted into long-tailed ones", "cmo:CMO"),
     Entry("concutmix", "contrastive learning, pasted patches, rectified labels", "concutmix:ConCutMix"),

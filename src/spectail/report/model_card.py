@@ -10,8 +10,8 @@ import yaml
 from .. import __version__
 from ..data.transforms import Preset
 from ..diagnosis.analysis import Analysis
-from ..diagnosis.tables import TITLES, figure, worst_table
-from ..diagnosis.text_table import plain, to_markdown
+from ..diagnosis.tables import figure, worst_table
+from ..diagnosis.text_table import TITLES, plain, to_markdown
 
 if TYPE_CHECKING:
     from .run_record import RunRecord

@@ -23,8 +23,8 @@ from ..diagnosis.comparison import (
     require_same,
 )
 from ..diagnosis.statistics import student
-from ..diagnosis.tables import TITLES, signed
-from ..diagnosis.text_table import Table, number
+from ..diagnosis.tables import signed
+from ..diagnosis.text_table import TITLES, Table, number
 
 if TYPE_CHECKING:
     from .run_record import RunRecord
