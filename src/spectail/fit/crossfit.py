@@ -20,15 +20,15 @@ from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.heads import train_head
 from ..training.length import LADDER, find_length
-from .candidates import FEW, SHIFTS, TINY, Candidate, Training, shifted
+from .candidates import SHIFTS, TINY, Candidate, Training, shifted
 from .figures import leads, nearly_right
 from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
 SHORT = LADDER[:4]
 """Lengths that dozens of trainings try: their learning rate is high enough for it."""
-SHORTER = (60, 125)
-"""Lengths that come before these for few rows, on which heads without weight decay soon learn too much."""
+SHORTER = (60, 125, 250, 500)
+"""Lengths for tens of rows, of which heads soon learn too much."""
 FIRST_LOOK = 2
 """Folds on which all trainings are tried."""
 ATTEMPTS = 3
@@ -181,7 +181,7 @@ class CrossFit:
 
 
 def ladder_for(rows: int) -> tuple[int, ...]:
-    return SHORT if rows >= FEW else (*SHORTER, *SHORT) if rows >= TINY else (*SHORTER, *SHORT[:2])
+    return SHORT if rows >= TINY else SHORTER
 
 
 def prepared(features: NDArray[np.float32], kind: str) -> torch.Tensor:
@@ -224,7 +224,7 @@ def cross_fit(
         for place, one in enumerate(trainings)
     ]  # fmt: skip
     kept = max(1, round(KEPT * len(tasks)))
-    total = len(tasks) * len(first) + (kept + 1) * len(rest)
+    total = len(tasks) * len(first) + min(kept + 1, len(tasks)) * len(rest)
     progress = 0
 
     def carry_out(waiting: deque[HeadTask]) -> None:
