@@ -1,5 +1,6 @@
 """Small files that become large, and numbers without end: a sentence within seconds, in a gigabyte of memory."""
 
+import ctypes
 import json
 import pickle
 import random
@@ -60,6 +61,7 @@ def tried(words: Words, log: Path) -> str | None:
 
 def with_little_memory(words: Words, room: int) -> int:
     """A command that may ask for so many bytes more than this process has."""
+    ctypes.CDLL(None).malloc_trim(0)  # what is free already would not count
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, resource.RLIM_INFINITY))
     return main([str(word) for word in words])

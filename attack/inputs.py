@@ -228,7 +228,15 @@ def flags(place: Path, run: Path, photos: Path, draws: random.Random) -> tuple[s
             for value in NASTY
             if flag not in WORK or value in ("", "0", "-1", "nan", "x" * 5000, "1", "ä", "\x1b[2J", "2147483648")
         ]
-        if flag in ("--model", "--jobs", "--workers", "--max-per-class", "--num-classes"):
+        if flag in (
+            "--model",
+            "--epochs",
+            "--stage2-epochs",
+            "--jobs",
+            "--workers",
+            "--max-per-class",
+            "--num-classes",
+        ):
             pool = ["", "0", "-1", "nan", "ä", "x" * 500]
         if flag in ("--output", "--folder"):
             pool = [

@@ -159,6 +159,8 @@ def test_a_page_shows_the_settings_that_flags_would_change(capsys):
         ("train --epochs 2 --seed 1 here there", "'here' belongs to no option; see spectail train --help."),
         ("evaluate --json", "RUN takes a path; got nothing."),
         ("evaluate run --split all", "--split takes one of test, val, train; got all."),
+        ("list --output x", "unknown option --output; there are none. See spectail list --help."),
+        ("list methods --jsn", "unknown option --jsn; there are none. See spectail list --help."),
         ("list things", "WHAT takes one of datasets, methods, models, recipes; got things."),
     ],
 )

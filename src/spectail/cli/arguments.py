@@ -99,18 +99,21 @@ def parse_known(kind: type[T], prog: str, arguments: list[str], default: T | Non
         return parse(arguments)
     except SystemExit:  # a value is wrong or missing: which one?
         flags = {name.strip("[]"): flag for flag in flags_of(kind, default) for name in flag.name.split(", ")}
-    needed = [flag.name for flag in flags.values() if flag.name.isidentifier()]  # positional, one word, no default
+    positional = [flag for flag in flags.values() if flag.name.isidentifier()]  # one word, no default
+    needed = [flag.placeholder.partition("|")[0] if "|" in flag.placeholder else flag.name for flag in positional]
     starts = [place for place, word in enumerate(arguments) if word.startswith("--")]
     for start, end in pairwise([*starts, len(arguments)]):
         try:
             parse([*needed, *arguments[start:end]])
         except SystemExit:
             name, equals, value = arguments[start].partition("=")
+            if name.replace("_", "-") not in flags:
+                raise unknown_flag(prog, name, flags.values()) from None
             raise wrong_value(prog, name, flags, [value] if equals else arguments[start + 1 : end]) from None
-    positional = next((name for name in flags if not name.startswith("-")), None)
-    if positional is None:  # each option is right by itself
+    first = next((name for name in flags if not name.startswith("-")), None)
+    if first is None:  # each option is right by itself
         raise refused(prog, f"these options do not go together; see {prog} --help.")
-    raise wrong_value(prog, positional, flags, arguments[: starts[0] if starts else None])
+    raise wrong_value(prog, first, flags, arguments[: starts[0] if starts else None])
 
 
 def wrong_value(prog: str, name: str, flags: Mapping[str, Flag], values: list[str]) -> SystemExit:
@@ -126,7 +129,9 @@ def unknown_flag(prog: str, word: str, flags: Iterable[Flag]) -> SystemExit:
     if not word.startswith("-"):
         return refused(prog, f"{word!r} belongs to no option; see {prog} --help.")
     name = word.partition("=")[0]
-    return refused(prog, f"unknown option {name}; {nearest(name, names_of(flags))} See {prog} --help.")
+    known = names_of(flags)
+    meant = nearest(name, known) if known else "there are none."
+    return refused(prog, f"unknown option {name}; {meant} See {prog} --help.")
 
 
 def refused(prog: str, sentence: str) -> SystemExit:
