@@ -164,7 +164,7 @@ WATCHED = ("1", "4", "12", "24")
 
 def confusion_table() -> str:
     """The soft error of rare classes on the training set along a training, by weight decay and method."""
-    with (DOCS / "evidence" / "training-confusion.csv").open(encoding="utf-8") as file:
+    with (DOCS / "evidence" / "curves" / "training-confusion.csv").open(encoding="utf-8") as file:
         found = {(line["weight decay"], line["method"], line["epoch"]): line for line in csv.DictReader(file)}
     heads = dict.fromkeys((decay, method) for decay, method, _ in found)
     lines = [["weight decay", "method", *(f"tail, epoch {epoch}" for epoch in WATCHED), "head, epoch 24"]]
