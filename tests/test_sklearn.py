@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import spectail.sklearn
+from spectail.fit import crossfit
 from spectail.fit.candidates import trainings
 from spectail.fit.temperature import class_weights, fit_temperature
 from spectail.sklearn import LongTailClassifier
@@ -183,7 +184,7 @@ def test_temperature_is_the_best_of_a_grid_and_keeps_doubt_with_few_rows():
     ],
 )
 def test_few_rows(method, counts, few_candidates, monkeypatch):
-    monkeypatch.setattr(spectail.sklearn, "SHORT", (10, 20))
+    monkeypatch.setattr(crossfit, "SHORTER", (10, 20))
     monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (10, 20), "fall": 0.01})
     X, y = rows(counts, gap=4.0)
     with warnings.catch_warnings():
