@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import spectail.sklearn
+from spectail.fit import crossfit
 from spectail.fit.candidates import trainings
 from spectail.fit.temperature import class_weights, fit_temperature
 from spectail.sklearn import LongTailClassifier
@@ -136,7 +137,7 @@ def test_the_length_is_found_and_doubt_is_said(monkeypatch, capsys):
     found = LongTailClassifier("ce", verbose=True).fit(X, y)
     assert found.converged_ is True
     assert "After 250 steps the held-out loss is" in capsys.readouterr().out
-    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (2, 4)})
+    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (2, 4), "least": 0})
     with pytest.warns(ConvergenceWarning, match="not trained to the end.* max_iter="):
         assert LongTailClassifier("ce").fit(X, y).converged_ is False
 
@@ -183,8 +184,8 @@ def test_temperature_is_the_best_of_a_grid_and_keeps_doubt_with_few_rows():
     ],
 )
 def test_few_rows(method, counts, few_candidates, monkeypatch):
-    monkeypatch.setattr(spectail.sklearn, "SHORT", (10, 20))
-    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (10, 20), "fall": 0.01})
+    monkeypatch.setattr(crossfit, "SHORTER", (10, 20))
+    monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (10, 20), "least": 0})
     X, y = rows(counts, gap=4.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

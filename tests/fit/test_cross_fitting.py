@@ -15,6 +15,7 @@ from spectail.fit.choice import choose_candidate
 from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Here, Table, cross_fit, ladder_for, prepared
 from spectail.fit.folds import ALWAYS_TRAINED, make_folds
 from spectail.fit.goals import Goal, choose
+from spectail.training import length
 from spectail.training.config import TrainConfig
 from spectail.training.heads import train_head, trains_on_arrays
 from spectail.training.length import find_length
@@ -109,6 +110,16 @@ def test_few_rows_have_few_losses_and_shorter_trainings(rows, names):
     assert [one.name for one in trainings(6, ["ldam-drw"], rows)][::4][-1] == "LDAM-DRW"  # asked for
     lengths = ladder_for(rows)
     assert (lengths[0], lengths[-1]) == ((60, 500) if rows == 99 else (250, 2_000))
+
+
+def test_candidates_with_car_are_long_enough_whatever_their_loss(monkeypatch):
+    monkeypatch.setattr(length, "LEAST_WITH_CAR", 40)
+    table = mixture(apart=0.0)  # nothing to learn, and that with large steps: the loss never falls
+    result = result_of(table, 2)
+    methods = ("ce", "balanced-softmax", "car", "car-worst")
+    ways = [replace(next(one for one in trainings(6) if one.method == name), lr=3.0) for name in methods]
+    cross_fit(result, {"": table}, ways, TrainConfig(), Goal(), ladder=(10, 20, 40))
+    assert [result.fitted[one.title].steps for one in ways] == [10, 10, 40, 40]
 
 
 def test_a_head_whose_process_died_is_trained_again_and_not_for_ever():

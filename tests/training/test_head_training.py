@@ -12,7 +12,7 @@ from spectail.training import length as heads
 from spectail.training.build import make_pieces
 from spectail.training.config_io import from_dict, read_yaml
 from spectail.training.heads import train_head, trains_on_arrays
-from spectail.training.length import find_length
+from spectail.training.length import find_length, least_steps
 from spectail.training.loop import train
 from spectail.training.reporter import Reporter
 
@@ -172,7 +172,6 @@ def test_a_small_fall_counts_only_where_many_images_tell_it(monkeypatch, images,
     assert (found.steps, found.converged) == (steps, True)
 
 
-@pytest.mark.parametrize("settings", [{"method": "car-worst"}, {"car": {"enabled": True}}])
 @pytest.mark.parametrize(
     ("losses", "steps"),
     [
@@ -181,16 +180,19 @@ def test_a_small_fall_counts_only_where_many_images_tell_it(monkeypatch, images,
         ([1.0, 0.8, 0.6, 0.4, 0.4], 2_000),
     ],
 )
-def test_a_head_with_car_is_never_shorter_than_a_thousand_steps(monkeypatch, settings, losses, steps):
+def test_a_least_length_is_kept_where_the_ladder_has_it(monkeypatch, losses, steps):
     ladder = (250, 500, 1_000, 2_000, 4_000)
     losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
     features, labels = rows([400, 300])
-    found = find_length(features, labels, names_of(2), from_dict(settings, config_of()), (features, labels),
-                        ladder=ladder)  # fmt: skip
-    assert (found.steps, found.head.steps, found.converged) == (steps, steps, True)
-    short = find_length(features, labels, names_of(2), from_dict(settings, config_of()), (features, labels),
-                        ladder=(250, 500))  # fmt: skip
-    assert short.steps == 500
+    for tried, wanted in ((ladder, steps), (ladder[:2], 500)):
+        found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=tried, least=1_000)
+        assert (found.steps, found.head.steps) == (wanted, wanted)
+        assert found.converged is (wanted != 500 or losses[1] == 1.0)
+
+
+def test_car_has_a_least_length():
+    settings = [{"method": "ce"}, {"method": "car-worst"}, {"method": "car"}, {"car": {"enabled": True}}]
+    assert [least_steps(from_dict(one)) for one in settings] == [0, 1_000, 1_000, 1_000]
 
 
 def test_the_length_of_real_trainings():

@@ -157,6 +157,9 @@ class LongTailSampler(Sampler[int]):
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The whole global sequence of an epoch, before it is shared out over ranks."""
+        probabilities = class_probabilities(
+            self.class_counts, self.how, epoch=epoch, epochs=self.epochs, exponent=self.exponent, beta=self.beta
+        )
         # The leading bytes keep this stream apart from others with the same seed and epoch. Only uniforms are drawn,
         # the plainest stream numpy has and the least likely to change between its versions.
         rng = np.random.default_rng([*b"sampler", self.seed, epoch])
@@ -165,9 +168,7 @@ class LongTailSampler(Sampler[int]):
             rounds = -(-self.length // images)
             permutations: NDArray[np.int64] = rng.random((rounds, images)).argsort(axis=1, kind="stable")
             return permutations.ravel()[: self.length]
-        edges = class_probabilities(
-            self.class_counts, self.how, epoch=epoch, epochs=self.epochs, exponent=self.exponent, beta=self.beta
-        ).cumsum()
+        edges = probabilities.cumsum()
         classes = np.searchsorted(edges / edges[-1], rng.random(self.length), side="right")
         places = (rng.random(self.length) * self._counts[classes]).astype(np.int64)
         drawn: NDArray[np.int64] = self._by_class[self._offsets[classes] + places]

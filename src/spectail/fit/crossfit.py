@@ -19,7 +19,7 @@ from ..experiments.task import Outcome
 from ..models.feature_transform import FeatureTransform
 from ..training.config import TrainConfig
 from ..training.heads import train_head
-from ..training.length import LADDER, find_length
+from ..training.length import LADDER, find_length, least_steps
 from .candidates import SHIFTS, TINY, Candidate, Training, shifted
 from .figures import leads, nearly_right
 from .folds import ALWAYS_TRAINED
@@ -102,7 +102,7 @@ class HeadTask:
             inputs, labels, unseen = features[known], table.labels[known], features[out]
             if steps is None:
                 length = find_length(inputs, labels, table.names, self.config, (unseen, table.labels[out]),
-                                     ladder=self.ladder)  # fmt: skip
+                                     ladder=self.ladder, least=least_steps(self.config))  # fmt: skip
                 head, steps, losses, converged = length.head, length.steps, length.losses, length.converged
             else:
                 head = train_head(inputs, labels, table.names, self.config, steps)

@@ -51,6 +51,7 @@ class Length:
 
 
 def least_steps(config: TrainConfig) -> int:
+    """Steps below which no head is judged, whatever its loss."""
     return LEAST_WITH_CAR if config.car.enabled or find_method(config.method).car else 0
 
 
@@ -62,11 +63,12 @@ def find_length(
     held: tuple[Tensor, NDArray[np.int64]],
     *,
     ladder: Sequence[int] = LADDER,
+    least: int = 0,
 ) -> Length:
     """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
 
-    With CAR the length is 1,000 steps at least, if the ladder has them. ``held`` are features and labels that are not
-    trained on.
+    The length is ``least`` steps or more, if the ladder has them. ``held`` are features and labels that are not trained
+    on.
     """
     doubt = max(1.0, math.sqrt(MANY / len(held[1])))
     losses: dict[int, float] = {}
@@ -76,7 +78,7 @@ def find_length(
         losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
         known = list(losses.values())
         if best is not None and not known[-1] < known[-2] - doubt * max(FALL * known[-2], LEAST):
-            enough = next((longer for longer in ladder if longer >= least_steps(config)), ladder[-1])
+            enough = next((longer for longer in ladder if longer >= least), ladder[-1])
             if best.steps < enough:
                 best = head if steps == enough else train_head(features, labels, names, config, enough)
             return Length(best, max(list(losses)[-2], enough), losses, True)
@@ -104,8 +106,9 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     one = config if trains_on_arrays(config.method) else trained
     out = torch.from_numpy(held)
     length = find_length(
-        table.features[~out], table.labels[~held], table.names, one, (table.features[out], table.labels[held])
-    )
+        table.features[~out], table.labels[~held], table.names, one, (table.features[out], table.labels[held]),
+        least=least_steps(one),
+    )  # fmt: skip
     per_epoch, steps = -(-len(table) // config.optim.batch_size), max(length.steps, least_steps(config))
     epochs = [max(1, round(steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
     broadcast_object_list(epochs)  # ranks must agree, whatever their rounding
