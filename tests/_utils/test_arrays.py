@@ -46,6 +46,16 @@ def test_arrays_that_are_made_to_fill_memory(tmp_path):
         read_npy(tmp_path / "big.npy")
 
 
+@pytest.mark.parametrize(("shape", "kind"), [((10**30, 0), "<f8"), ((True,), "<f8"), ((10**9,), "<U0"), ((10**9,), "|V0")])
+def test_headers_that_are_none_or_promise_much_for_nothing(tmp_path, shape, kind):
+    (tmp_path / "x.npy").write_bytes(bombs.npy(shape, kind))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "a.npy")
+    for reader in (read_npy, read):
+        with pytest.raises(ValueError, match=r"x\.np[yz] is damaged"):
+            reader(tmp_path / f"x.{'npy' if reader is read_npy else 'npz'}")
+
+
 def test_a_large_array_that_compresses_well_is_data(tmp_path):
     """Zeros, but not enough of them to hurt."""
     np.savez_compressed(tmp_path / "x.npz", a=np.zeros(1 << 22))

@@ -105,6 +105,15 @@ def test_methods_that_need_images_are_refused_in_a_probe():
     assert sized(cell, "short").refused is None
 
 
+def test_cells_of_another_scale_are_refused():
+    """A head on stored features has no network to tune, and a network no features to choose."""
+    lora = next(cell for cell in find_experiment("tuning").cells if cell.label == "CE, LoRA")
+    decay = find_experiment("decay").cells[0]
+    assert "tunes a network" in sized(lora, "quick").refused
+    assert "use --scale quick" in sized(decay, "complete").refused
+    assert sized(lora, "complete").refused is sized(decay, "quick").refused is None
+
+
 def test_a_method_is_written_as_compare_writes_it():
     from spectail.cli.compare import flags_of
 

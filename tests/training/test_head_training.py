@@ -225,3 +225,10 @@ def test_a_fair_probe_finds_its_features_and_goes_on_with_them(tmp_path, monkeyp
     assert train(config, resume=True) == results
     with pytest.raises(ValueError, match=r"--features auto chooses --lr and --weight-decay too"):
         train(parse([*flags[:-1], str(tmp_path / "other"), "--lr", "0.5"])[0])
+
+
+def test_a_length_is_found_where_nothing_can_be_held_out():
+    """One row of each class: the loss of no rows says nothing, and the shortest length is taken."""
+    features, labels = rows([1, 1, 1])
+    found = find_length(features, labels, names_of(3), config_of(), (features[:0], labels[:0]), ladder=(4, 8, 16))
+    assert found.steps == found.head.steps == 4

@@ -39,7 +39,7 @@ def check_parquet(path: Path, metadata: Any, columns: Iterable[str]) -> None:
         rows, size, stored = max(metadata.num_rows, sum(group.num_rows for group in groups)), 0, 0
         for group in groups:
             for part in map(group.column, range(group.num_columns)):
-                if part.path_in_schema.partition(".")[0] == name:
+                if f"{part.path_in_schema}.".startswith(f"{name}."):
                     size += max(part.total_uncompressed_size, 8 * part.num_values)
                     stored += part.total_compressed_size
         stored = min(stored, path.stat().st_size)  # it may say anything
@@ -102,7 +102,7 @@ def _check_header(stream: IO[bytes], size: int, path: Path) -> None:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read(stream)
-        claimed = math.prod(shape) * dtype.itemsize
+        claimed = math.prod(shape) * max(dtype.itemsize, 1)  # empty texts take memory too
     except DAMAGE:
         raise
     except Exception:  # NumPy parses the header as Python, with all that may come of it
@@ -114,7 +114,7 @@ def _check_header(stream: IO[bytes], size: int, path: Path) -> None:
 def _read(stream: IO[bytes], path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):  # the latter two of a shape that is none
         raise refused(path) from None
     return array
 

@@ -30,7 +30,7 @@ def one_line(error: BaseException) -> str:
 def is_lack_of_memory(error: BaseException) -> bool:
     """Whether memory has run out, on the host or on a device. For the host torch has no kind of error of its own."""
     torch = sys.modules.get("torch")  # whoever has not imported it has none of its errors
-    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.cuda.OutOfMemoryError)
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, kinds) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))

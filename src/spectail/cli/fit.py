@@ -145,9 +145,9 @@ def run(arguments: list[str]) -> None:
 
 def leave_no_empty(folder: Path) -> None:
     """Remove the folder of a fit that came to nothing: one that holds the signs of its owner only."""
-    there = list(folder.iterdir())
-    if all(path.name.startswith(".fit.") for path in there):
-        with suppress(OSError):
+    with suppress(OSError):
+        there = list(folder.iterdir())
+        if all(path.name.startswith(".fit.") for path in there):
             for path in there:
                 path.unlink()
             folder.rmdir()

@@ -195,7 +195,7 @@ def parse(arguments: list[str]) -> tuple[TrainConfig, Printing]:
         _print_help(default, everything="all" in first.help, with_options=first.method is not None)
         raise SystemExit(0)
     flags, unknown = parse_known(Train, PROG, arguments, default)
-    if len(unknown) == 1 and not unknown[0].startswith("-"):  # the data set, behind options
+    if len(unknown) == 1 and not unknown[0].startswith("-") and unknown[0] in arguments:  # the data set, behind options
         return parse(_with_data(arguments, len(arguments) - 1 - arguments[::-1].index(unknown[0])))
     if unknown:
         _check_other_methods(unknown, base.method)
@@ -252,9 +252,10 @@ def _with_recipe(arguments: list[str]) -> list[str]:
 def _with_data(arguments: list[str], place: int) -> list[str]:
     """The word at a place names the data set, or the run to resume."""
     word, others = arguments[place], arguments[:place] + arguments[place + 1 :]
-    if "--resume" in others and "--output" not in others and (Path(word) / "config.yaml").is_file():
+    named = {other.partition("=")[0] for other in others}
+    if "--resume" in named and "--output" not in named and (Path(word) / "config.yaml").is_file():
         return ["--output", word, *others]  # the folder of a run
-    if any(other.partition("=")[0] == "--dataset" for other in others):
+    if "--dataset" in named:
         raise ValueError(f"{word!r} and --dataset both name the data set; give one of them.")
     return ["--dataset", word, *others]
 

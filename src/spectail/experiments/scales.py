@@ -135,6 +135,10 @@ def sized(cell: Cell, scale: Scale, overrides: Overrides | None = None) -> Sized
         found = replace(found, refused="it trains from scratch, and --init gives weights")
     if found.probe and _needs_images(method):
         found = replace(found, refused=f"{method} works on images, and this scale trains a head on stored features")
+    if found.probe and "tuning" in own:
+        found = replace(found, refused="it tunes a network, and this scale trains a head on stored features")
+    if not found.probe and "features" in own:
+        found = replace(found, refused="it is about a head on stored features; use --scale quick")
     return found
 
 

@@ -239,7 +239,7 @@ def cross_fit(
             if outcome.status == "stopped":  # by a signal, which the engine raises when all have stopped
                 continue
             if outcome.status == "died" and task.attempt < ATTEMPTS:  # its process or its machine
-                waiting.append(replace(task, attempt=task.attempt + 1))
+                waiting.appendleft(replace(task, attempt=task.attempt + 1))  # the first must not become the last
                 continue
             if outcome.results is None:
                 raise ValueError(f"{task.title} failed: {outcome.error}")

@@ -94,13 +94,14 @@ def fit(
             for name, one_table in tables.items()
             for one in trainings(one_table.features.shape[1], asked.methods, len(one_table.labels))
         ]
-        plain = result.fitted[next(iter(result.fitted))].training
+        plain, rows = result.fitted[next(iter(result.fitted))].training, len(next(iter(tables.values())).labels)
     else:
         table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
         tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods, len(table.labels))
-        plain = wanted[0]
-        notes += _alone(result) + _few(data, asked.methods)
+        plain, rows = wanted[0], len(table.labels)
+        notes += _alone(result)
+    notes += _few(rows, data.train.unit, asked.methods)
     cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
     if result.out_of_time:
         tried = len(result.whole())
@@ -164,14 +165,13 @@ def _alone(result: CrossFit) -> list[str]:
     return [f"{named}{more} has one training image: it is learnt from, and nobody can say how well"]
 
 
-def _few(data: Data, methods: Sequence[str] | None) -> list[str]:
+def _few(rows: int, unit: str, methods: Sequence[str] | None) -> list[str]:
     """What was not tried, since there are few images or rows."""
-    rows = len(data.train)
     if methods is not None or rows >= FEW:
         return []
     tried = "cross entropy was" if rows < TINY else "cross entropy and Balanced Softmax were"
     why = "since so few do not tell losses apart; --method names others"
-    return [f"with {rows} {data.train.unit} only {tried} tried, {why}"]
+    return [f"with {rows} {unit} only {tried} tried, {why}"]
 
 
 def _length(config: TrainConfig, steps: int, images: int, epochs: int | None, grown: float) -> TrainConfig:

@@ -70,7 +70,7 @@ def find_length(
     The length is ``least`` steps or more, if the ladder has them. ``held`` are features and labels that are not trained
     on.
     """
-    doubt = max(1.0, math.sqrt(MANY / len(held[1])))
+    doubt = max(1.0, math.sqrt(MANY / max(len(held[1]), 1)))
     losses: dict[int, float] = {}
     best: Head | None = None
     for steps in ladder:
@@ -112,8 +112,12 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     per_epoch, steps = -(-len(table) // config.optim.batch_size), max(length.steps, least_steps(config))
     epochs = [max(1, round(steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
     broadcast_object_list(epochs)  # ranks must agree, whatever their rounding
-    more = "" if epochs[1] else ", and the loss was still falling: the head is not trained to the end"
-    reporter.start(f"{epochs[0]} epochs: the loss on held-out images stops falling after {steps:,} steps{more}")
+    why = f"the loss on held-out images stops falling after {steps:,} steps"
+    if not epochs[1]:
+        why += ", and the loss was still falling: the head is not trained to the end"
+    elif steps not in list(length.losses)[:-1]:  # where it stopped falling
+        why = f"CAR is trained for {least_steps(config):,} steps at least"
+    reporter.start(f"{epochs[0]} epochs: {why}")
     return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
 
 
