@@ -46,7 +46,9 @@ def test_arrays_that_are_made_to_fill_memory(tmp_path):
         read_npy(tmp_path / "big.npy")
 
 
-@pytest.mark.parametrize(("shape", "kind"), [((10**30, 0), "<f8"), ((True,), "<f8"), ((10**9,), "<U0"), ((10**9,), "|V0")])
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((10**30, 0), "<f8"), ((True,), "<f8"), ((10**9,), "<U0"), ((10**9,), "|V0")]
+)
 def test_headers_that_are_none_or_promise_much_for_nothing(tmp_path, shape, kind):
     (tmp_path / "x.npy").write_bytes(bombs.npy(shape, kind))
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
