@@ -55,7 +55,7 @@ def test_a_point_lies_at_the_means_of_its_seeds():
     line = tail.containers[0][0]
     assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(10.0, 41.0), (20.0, 51.0), (30.0, 53.0)]
     assert "tail" in tail.get_xlabel()
-    assert "lowest tenth" in lowest.get_xlabel()
+    assert "lowest 10 %" in lowest.get_xlabel()
 
 
 def test_a_ruined_model_leaves_the_frame_and_is_counted():
