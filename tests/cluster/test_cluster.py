@@ -104,6 +104,7 @@ def test_failures_deaths_and_a_node_that_joins_late(cluster, tmp_path, index):
     (cluster.folder / "node2").mkdir()
     for number in (1, 2):  # whichever node takes the run
         (cluster.folder / f"node{number}" / "die-0").touch()
+    (cluster.folder / "together").touch()
     tasks = [
         *small_tasks(tmp_path / "runs", ("ce",), extra=(("optim.lr", -1.0),)),
         *small_tasks(tmp_path / "runs", ("small_cells:Dies",), epochs=2),

@@ -66,11 +66,17 @@ class Dies(Method):
 
 
 class Slow(Method):
-    """A twentieth of a second more for each step; on a node a file says which process is at which."""
+    """A twentieth of a second more for each step; on a node a file says which process is at which. Beside a file
+    ``together`` it goes on only when every node has begun a run, however long a node takes to start."""
 
     def loss(self, model, batches, step):
         if "NODE_FOLDER" in os.environ:
             (HERE / f"trained-{os.getpid()}").write_text(str(step.index))
+            end = time.monotonic() + 120
+            while (HERE.parent / "together").exists() and time.monotonic() < end:
+                if all(any(node.glob("trained-*")) for node in HERE.parent.glob("node*")):
+                    break
+                time.sleep(0.1)
         time.sleep(0.05)
         return super().loss(model, batches, step)
 
