@@ -55,7 +55,7 @@ def started(words: tuple[str, ...], output: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-m", "spectail", *words, *place], env=environment, stdout=log, stderr=log, start_new_session=True)  # fmt: skip
 
 
-def one(cluster, words: tuple[str, ...], output: Path, whole: Path, which: str, draws: random.Random) -> str | None:  # type: ignore[no-untyped-def]
+def one(cluster, words: tuple[str, ...], output: Path, whole: Path, which: str, draws: random.Random) -> str | None:
     driver = started(words, output)
     end = time.monotonic() + 120
     while not list(output.glob("*/checkpoints/step-*")) and driver.poll() is None and time.monotonic() < end:
@@ -86,7 +86,7 @@ def one(cluster, words: tuple[str, ...], output: Path, whole: Path, which: str, 
     return differing(whole, output)
 
 
-def workers(cluster) -> list[int]:  # type: ignore[no-untyped-def]
+def workers(cluster) -> list[int]:
     """Processes on the nodes that carry out runs: Ray has named them after their function."""
     from nodes import processes
 
