@@ -1,13 +1,13 @@
 """How well `fit` chooses: the test figure of its choice against the best candidate in hindsight.
 
-    python benchmarks/fit.py [--features FILE ... [--cuts]] [--seeds 0 1 2] [--goals balanced ...]
+    python benchmarks/fit.py [--images NAME ... --init WEIGHTS --root FOLDER [--cuts]] [--seeds 0 1] [--goals tail ...]
 
 For every data set and seed, all trainings are cross-fitted on all folds; the first look of `fit` is then taken from
 them, so that each goal is chosen for as the command does. Every training is also fitted to all rows, and its logits for
 the test rows, at every shift, are what hindsight chooses from, also those that the command does not try on few rows,
 for otherwise a shorter list would look like a better choice. Hindsight chooses on one half of the test rows and is
-judged on the other, as the choice is: otherwise it would be praised for its luck. A FILE is an .npz with X, y, X_test
-and y_test.
+judged on the other, as the choice is: otherwise it would be praised for its luck. NAME is a data set of images, such as
+cifar100-lt or glyphs-lt; its features are those of a frozen tf_efficientnet_lite0 at 128 pixels.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from spectail.fit.figures import GOALS, class_accuracies
 from spectail.fit.folds import make_folds
 from spectail.fit.goals import Goal
 from spectail.models.feature_transform import FeatureTransform
+from spectail.training.build import make_pieces
 from spectail.training.config_io import from_dict
 from spectail.training.heads import train_head
+from spectail.training.reporter import Reporter
 
 RESULTS = Path(__file__).parent / "results" / "fit.json"
 
@@ -70,8 +72,19 @@ def mixture(seed, classes=30, width=32, largest=300, factor=100):
     return draw(labels), labels, draw(test), test
 
 
+def frozen(name, root, init):
+    """Features and labels of the training and the test images of a data set."""
+    own = {} if root is None or name == "glyphs-lt" else {"root": str(root)}
+    settings = {
+        "probe": True, "device": "cpu", "data": {"dataset": name} | own,
+        "model": {"model": "tf_efficientnet_lite0", "img_size": 128, "init": str(init)},
+    }  # fmt: skip
+    splits = make_pieces(from_dict(settings), Reporter()).splits
+    return tuple(part for kind in ("train", "test") for part in (splits[kind].features.numpy(), splits[kind].labels))
+
+
 CUTS = {"factor200": (500, 200), "factor20": (100, 20)}
-"""Other cuts of the data of a FILE: images of the largest class, imbalance factor."""
+"""Other cuts of the data of NAME: images of the largest class, imbalance factor."""
 
 
 def cut(arrays, largest, factor, seed):
@@ -156,22 +169,23 @@ def measure(name, arrays, goals, seed, cache=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--features", nargs="*", type=Path, default=[])
+    parser.add_argument("--images", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--init", type=Path, help="weights of tf_efficientnet_lite0")
+    parser.add_argument("--root", type=Path, help="folder of CIFAR")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--goals", nargs="*", default=list(GOALS))
-    parser.add_argument("--only-files", action="store_true")
-    parser.add_argument("--cuts", action="store_true", help="also other cuts of the data of each FILE")
+    parser.add_argument("--only-images", action="store_true")
+    parser.add_argument("--cuts", action="store_true", help="also other cuts of the data of each NAME")
     parser.add_argument("--cache", type=Path, help="folder that keeps the trainings")
     options = parser.parse_args()
     torch.set_num_threads(1)
     records = []
     for seed in options.seeds:
-        sets = {} if options.only_files else {"digits": digits(seed), "mixture": mixture(seed)}
-        for path in options.features:
-            with np.load(path) as file:
-                sets[path.stem] = tuple(file[key] for key in ("X", "y", "X_test", "y_test"))
+        sets = {} if options.only_images else {"digits": digits(seed), "mixture": mixture(seed)}
+        for name in options.images:
+            sets[name] = frozen(name, options.root, options.init)
             for label, (largest, factor) in CUTS.items() if options.cuts else ():
-                sets[f"{path.stem}-{label}"] = cut(sets[path.stem], largest, factor, seed)
+                sets[f"{name}-{label}"] = cut(sets[name], largest, factor, seed)
         for name, arrays in sets.items():
             records += measure(name, arrays, options.goals, seed, options.cache)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []

@@ -10,6 +10,7 @@ from typing import Literal
 from ..data.datasets import load
 from ..training.build import make_accelerator
 from ..training.evaluate import evaluate
+from ..training.hardware import in_fast_format
 from ..training.trained import load_trained
 from .arguments import SavedModel, read_flags
 from .console import ConsoleReporter, make_console, show_results
@@ -42,10 +43,10 @@ def run(arguments: list[str]) -> None:
     if split is None:
         raise ValueError(f"the run in {options.run} has no {options.split} split.")
     accelerator = make_accelerator(config)
+    model = in_fast_format(trained.model.to(accelerator.device), accelerator.device, config.hardware.channels_last)
     metrics, _ = evaluate(
-        trained.model.to(accelerator.device), split, trained.preset, data.counts, accelerator,
-        convention=config.data.groups, workers=config.workers,
-    )  # fmt: skip
+        model, split, trained.preset, data.counts, accelerator, convention=config.data.groups, workers=config.workers
+    )
     added = options.post_hoc or (options.adjust and "adjustment")
     name = config.method + (f" + {added}" if added else "")
     if options.json:

@@ -80,7 +80,7 @@ class HardwareConfig:
     compile: bool = False
     """Compile the backbone with torch.compile. Methods that differentiate through their own step cannot."""
     channels_last: bool | None = None
-    """Keep the network in the channels_last format, which suits convolutions. By default on a CUDA GPU only."""
+    """Keep the network in the channels_last format, which suits convolutions. By default on CUDA GPUs and CPUs."""
     grad_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them (timm models)."""
     sync_batchnorm: bool = False

@@ -47,6 +47,13 @@ def check_device(device: str, processes: int = 1) -> None:
         raise ValueError(f"--device {device} is one GPU, and {processes} processes take one each. Use --device cuda.")
 
 
+def in_fast_format(model: nn.Module, device: torch.device, wanted: bool | None = None) -> nn.Module:
+    """Channels last where convolutions gain by it (`benchmarks/memory_format.py` for CPUs), or where it is wanted."""
+    if device.type in ("cuda", "cpu") if wanted is None else wanted:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
 def fit_to_device(backbone: nn.Module, config: HardwareConfig, method: Method, device: torch.device) -> nn.Module:
     """The backbone in the form that the run asks for; its parameters keep their names."""
     if config.grad_checkpointing:
@@ -57,8 +64,7 @@ def fit_to_device(backbone: nn.Module, config: HardwareConfig, method: Method, d
                 f"--grad-checkpointing: a {type(backbone).__name__} cannot do it; leave it out, or split the batch "
                 "with --accumulation."
             ) from None
-    if config.channels_last or (config.channels_last is None and device.type == "cuda"):
-        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    in_fast_format(backbone, device, config.channels_last)
     if config.sync_batchnorm:
         backbone = nn.SyncBatchNorm.convert_sync_batchnorm(backbone)  # type: ignore[no-untyped-call]
     if config.compile:

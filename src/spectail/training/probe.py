@@ -23,6 +23,7 @@ from ..data.loader import Loader
 from ..data.transforms import Preset
 from ..models.feature_transform import TransformedBackbone
 from ..models.weights import weights_digest
+from .hardware import in_fast_format
 
 
 def head_inputs(
@@ -101,7 +102,7 @@ def _compute(
     track: Track,
     name: str,
 ) -> NDArray[np.float32]:
-    backbone.eval().to(accelerator.device)
+    in_fast_format(backbone.eval().to(accelerator.device), accelerator.device)
     loader = Loader(split, preset, batch_size=128, workers=workers, device=accelerator.device)
     parts = []
     for batch in track(loader, f"features of {name}", len(loader)):
