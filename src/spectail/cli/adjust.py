@@ -31,18 +31,18 @@ from .outputs import check_description, check_output
 class Adjust:
     """Adjust the predictions of any model to a goal: a shift by the class prior, offsets for each class, a temperature.
 
-    What is done is chosen on predictions for validation images, each fold judged by what the others say. The files are
-    those that `spectail analyze` reads, with logits, scores or probabilities. Written are the adjusted predictions and,
-    beside them, a .json file that `spectail predict`, `export` and `evaluate` take as --adjust.
+    The adjustment is chosen on predictions for validation images by cross-validation. It reads the files that `spectail
+    analyze` reads, with logits, scores or probabilities, and writes the adjusted predictions and, beside them, a .json
+    file that `spectail predict`, `export` and `evaluate` take as --adjust.
     """
 
     predictions: tyro.conf.Positional[Path]
     """File of predictions to adjust, or folder of a run; labels are not needed."""
     on: Path | None = None
-    """File of predictions for validation images, with labels: images that neither training nor the test has seen."""
+    """File of predictions for validation images, with labels. The images must be neither training nor test images."""
     goal: Literal["balanced", "overall", "tail", "worst", "lowest10"] = "balanced"
-    """What to make as large as possible: the mean of the class accuracies, the share of right predictions, the mean of
-    the tail classes, the worst classes, or the lowest 10 %."""
+    """What to make as large as possible: the mean of the class accuracies, the share of right predictions, or the mean
+    accuracy of the tail classes, of the worst classes or of the lowest 10 % of the classes."""
     keep: tuple[str, ...] = ()
     """Floors in percent for other figures, such as overall=80."""
     counts: Path | None = None
@@ -50,9 +50,9 @@ class Adjust:
     names: Path | None = None
     """Class names in label order: one per line, a JSON list, or a JSON mapping between numbers and names."""
     label_column: str | None = None
-    """Column of the labels, if its name does not say so."""
+    """Column of the labels, if it has no usual name."""
     scores: str | None = None
-    """How the names of the score columns begin, if they do not say so."""
+    """How the names of the score columns begin, if they have no usual names."""
     output: Path | None = None
     """File of the adjusted predictions, .npz. Default: -adjusted added to the name of PREDICTIONS."""
 

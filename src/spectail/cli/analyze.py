@@ -49,11 +49,11 @@ class Analyze:
     names: Path | None = None
     """Class names in label order: one per line, a JSON list, or a JSON mapping between numbers and names."""
     counts: Path | None = None
-    """Training images per class: one per line, JSON, or .npy. Head, medium and tail follow from them."""
+    """Training images per class, from which head, medium and tail follow: one per line, JSON, or .npy."""
     label_column: str | None = None
-    """Column of the labels, if its name does not say so."""
+    """Column of the labels, if it has no usual name."""
     prediction_column: str | None = None
-    """Column of the predicted classes, if its name does not say so."""
+    """Column of the predicted classes, if it has no usual name."""
     scores: str | None = None
     """The .npy file that goes with .npy labels, or how the names of the score columns begin."""
     groups: str = "count"
@@ -65,8 +65,8 @@ class Analyze:
     top: int = 10
     """Number of confusions and of classes to show."""
     fail_under: tuple[str, ...] = ()
-    """Floors in percent, such as worst=30 tail=50; the exit code is 1 if one is not kept, for use in CI. Figures are
-    overall, balanced, head, medium, tail, worst, lowest10 and f1."""
+    """Floors in percent, such as worst=30 tail=50, for use in CI: the exit code is 1 if a figure is below its floor.
+    Figures are overall, balanced, head, medium, tail, worst, lowest10 and f1."""
 
 
 def run(arguments: list[str]) -> int:

@@ -23,11 +23,11 @@ class Compare:
     """Train several methods with several seeds and show one table. The data set and all other flags are those of
     `spectail train`, as in `spectail compare photos --seeds 0 1 2`.
 
-    A method is written NAME, NAME+car (CAR on it), NAME/classwise or NAME+car/reference (a preset of CAR).
+    A method is written NAME, NAME+car (with CAR), or NAME/classwise or NAME+car/reference (with a preset of CAR).
     """
 
     methods: tuple[str, ...] = ("ce", "balanced-softmax", "car", "car/classwise")
-    """What to compare."""
+    """Methods to compare."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train each method with."""
     output: Path = Path("runs/compare")
@@ -35,7 +35,7 @@ class Compare:
     quiet: bool = False
     """Print the table only."""
     report: bool = True
-    """Write report.html, all runs side by side."""
+    """Write report.html, which shows all runs side by side."""
     json: bool = False
     """Print compare.json instead of the table."""
     engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)

@@ -21,8 +21,9 @@ from .._utils.versions import installed, pip_install
 
 USAGE = """usage: spectail doctor
 
-Versions, devices, the cache folder, and what is missing for which feature. The
-exit code is 0 if the core works, whatever is missing for the rest, and else 1.
+Show versions, devices and the cache folder, and what is missing for which
+feature. The exit code is 0 if the core works, whatever is missing for the rest,
+and 1 otherwise.
 """
 HANDLED = (
     "the compiled operators of torchvision were built for another torch and do not load. This is handled: spectail "

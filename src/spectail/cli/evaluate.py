@@ -25,7 +25,7 @@ class Evaluate(SavedModel):
     root: Path | None = None
     """Folder of the data, if it has moved since the run."""
     device: str = "auto"
-    """Where to compute: auto, cpu, cuda or mps."""
+    """Device to compute on: auto, cpu, cuda, cuda:N or mps."""
     json: bool = False
     """Print all figures as JSON."""
 

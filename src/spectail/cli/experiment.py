@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 USAGE = """usage: spectail experiment ACTION [NAME] [options]
 
-  list      the experiments: what each shows, its cells, how many numbers are published
+  list      the experiments, their cells, and how many numbers are published
   plan      cells, runs and expected time of one, or of all
   run       train what is missing
-  status    what is done, running, failed, and why
+  status    what is done, what is running, what failed and why
   table     our numbers beside the published ones
-  figure    trade-off curves, bars of the worst class, confusions, sweeps, diagnostics, as a picture
-  script    a Slurm job that starts Ray on its machines and runs the experiment there
+  figure    a picture: trade-off, worst class, confusions, sweeps or diagnostics
+  script    a Slurm job that starts Ray on its machines and runs there
 
 spectail experiment ACTION --help shows the options of an action.
 """

@@ -34,11 +34,11 @@ class How:
     """How runs are carried out. Only `run` needs it; other actions accept it, so that its command does for them."""
 
     root: tuple[str, ...] = ()
-    """Where data lie: PATH, or NAME=PATH for one data set."""
+    """Folder of the data: PATH, or NAME=PATH for one data set."""
     folder: Path = Path("runs/experiments")
     """Folder of the runs."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    """Device to train on: auto, cpu, cuda, cuda:N or mps."""
     loaders: int | Literal["auto"] = "auto"
     """Processes of each run that decode images which are not held in memory; auto takes those of its cores that are
     free, up to 8."""
@@ -49,7 +49,7 @@ class How:
     checkpoint_epochs: int = 1
     """Number of epochs between checkpoints."""
     keep: Literal["results", "predictions", "all"] = "predictions"
-    """What stays of a finished run beside its results."""
+    """What is kept of a finished run: its results only, its predictions too, or everything."""
     retry: bool = False
     """Try failed runs again."""
     engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
@@ -92,10 +92,11 @@ class Choice:
     """Which part of an experiment, and how large."""
 
     name: tyro.conf.Positional[str]
-    """A name from `spectail experiment list`; tables for those of the paper, or all."""
+    """A name from `spectail experiment list`, tables for all tables of the paper, or all for everything."""
     cells: tyro.conf.OmitArgPrefixes[Slice] = field(default_factory=Slice)
     scale: Scale = "quick"
-    """quick: minutes on a CPU; short: the paper's models for a tenth of its epochs; paper: as the paper."""
+    """quick: minutes on a CPU; complete: small networks trained to the end; short: the paper's models for a tenth of
+    its epochs; paper: the paper's models and epochs."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train each cell with."""
     changes: tyro.conf.OmitArgPrefixes[Overrides] = field(default_factory=Overrides)
@@ -135,22 +136,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class PlanAction(Choice):
-    """Cells, runs and expected time. Nothing is trained."""
+    """Show cells, runs and expected time. Nothing is trained."""
 
     measure: bool = False
     """Time a training step of every model of the plan first, on --device."""
     on: Device | None = None
-    """GPU to give the expected time for, by the operations of a training step, without a measurement."""
+    """GPU for which to estimate the time, from the operations of a training step instead of a measurement."""
     all_cells: bool = False
-    """Show every cell, and its expected time."""
+    """Show every cell with its expected time."""
 
 
 @dataclass(frozen=True)
 class RunAction(Choice):
-    """Train what is missing, here or on a Ray cluster. May be stopped and started again."""
+    """Train what is missing, here or on a Ray cluster. It may be stopped and started again."""
 
     rehearse: bool = False
-    """Only show that every run starts, steps, saves, resumes and evaluates: as it is, but on a few synthetic images."""
+    """Only check that every run starts, steps, saves, resumes and evaluates, with its own settings but on a few
+    synthetic images."""
 
     def tasks(self, plans: list[Plan]) -> list[Task]:
         """The different runs of the plans, or their rehearsals."""
@@ -171,12 +173,12 @@ class RunAction(Choice):
 
 @dataclass(frozen=True)
 class TableAction(Choice):
-    """Our numbers beside the published ones: mean and deviation over seeds, difference, number of seeds, notes."""
+    """Show our numbers beside the published ones: mean and deviation over seeds, difference, number of seeds, notes."""
 
     format: Literal["text", "markdown", "latex", "csv"] = "text"
-    """How the table is written."""
+    """Format of the table."""
     output: Path | None = None
-    """Write it to a file instead."""
+    """File to write the table to, instead of the terminal."""
     code: Literal["same", "any"] = "same"
     """Results of this version of the code only, or of any."""
     empty: bool = True
@@ -185,10 +187,10 @@ class TableAction(Choice):
 
 @dataclass(frozen=True)
 class FigureAction(Choice):
-    """A picture of finished runs."""
+    """Draw a picture of finished runs."""
 
     kind: Literal["auto", "trade-off", "worst", "confusion", "sweeps", "diagnostics"] = "auto"
-    """auto: what the experiment is for."""
+    """What to draw; auto draws what the experiment is for."""
     output: Path = Path("figure.png")
     """A .png, .svg or .pdf file."""
     code: Literal["same", "any"] = "same"
@@ -197,7 +199,7 @@ class FigureAction(Choice):
 
 @dataclass(frozen=True)
 class StatusAction(Choice):
-    """What is done, running, failed, and why."""
+    """Show what is done, what is running, what failed and why."""
 
     name: tyro.conf.Positional[str] = "all"
     """A name from `spectail experiment list`, or all."""
@@ -207,7 +209,7 @@ class StatusAction(Choice):
 
 @dataclass(frozen=True)
 class ScriptAction(Choice):
-    """Print a Slurm script that starts Ray on the nodes of a job, and then the experiment on all of them."""
+    """Print a Slurm script that starts Ray on the machines of a job and then runs the experiment on all of them."""
 
     nodes: int = 2
     """Machines of the job."""
@@ -218,12 +220,12 @@ class ScriptAction(Choice):
     cpus: int = 8
     """Cores of each machine."""
     partition: str | None = None
-    """Where to queue; the cluster's default otherwise."""
+    """Partition to queue in. By default that of the cluster."""
 
 
 @dataclass(frozen=True)
 class ListAction:
-    """The experiments: what each shows, its cells, and how many numbers are published."""
+    """List the experiments: what each shows, its cells, and how many numbers are published."""
 
 
 def _root(run: Run, roots: dict[str, Path]) -> Path | None:

@@ -43,44 +43,44 @@ class Network(ModelConfig):
     """Which network to take features from, or to train."""
 
     model: str = "auto"
-    """Name of the network. auto takes the best pre-trained one whose weights are at hand, or that the hub gives;
-    without any, and with a name such as small-cnn, a network is trained from scratch."""
+    """Name of the network. auto takes the best pretrained one whose weights are on this machine or can be downloaded;
+    if there is none, or with a name such as small-cnn, a network is trained from scratch."""
 
 
 @dataclass(frozen=True)
 class FitCommand:
-    """Find the best classifier for a goal: heads with many losses and settings on the features of a pre-trained
-    network, judged on images that they have not seen, and the best one trained on all images.
+    """Find the best classifier for a goal. Heads with many losses and settings are trained on the features of a
+    pretrained network and judged on images that they have not seen; the best one is then trained on all images.
 
-    Nothing but the data must be given. The result is the folder of an ordinary run, for `spectail predict`, `export`
-    and `report`, with fit.json and advice.csv.
+    Only the data must be given. The result is the folder of an ordinary run, for `spectail predict`, `export` and
+    `report`, with fit.json and advice.csv.
     """
 
     data: tyro.conf.OmitArgPrefixes[Data] = field(default_factory=Data)
     goal: Literal["balanced", "overall", "tail", "worst", "lowest10"] = "balanced"
-    """What to make as large as possible: the mean of the class accuracies, the share of right predictions, the mean of
-    the tail classes, the worst classes, or the lowest 10 %."""
+    """What to make as large as possible: the mean of the class accuracies, the share of right predictions, or the mean
+    accuracy of the tail classes, of the worst classes or of the lowest 10 % of the classes."""
     keep: tuple[str, ...] = ()
     """Floors in percent for other figures, such as overall=80."""
     budget: str | None = None
-    """Time for everything, such as 90s, 5m or 2h. By default as long as it takes."""
+    """Time limit for everything, such as 90s, 5m or 2h. By default there is none."""
     method: tuple[str, ...] = ()
     """Methods to choose from; cross entropy is always tried. By default all that `fit` knows."""
     model: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     finetune: bool = False
-    """Train the whole network in the end, by the method that is best on its features."""
+    """Train the whole network at the end, by the method that is best on its features."""
     epochs: int | None = None
-    """Length of the trainings of whole networks, and of the final head. By default until the held-out loss stops
+    """Epochs for which whole networks and the final head are trained. By default until the held-out loss stops
     falling."""
     folds: int = 5
-    """Parts into which the training images are cut for the choice."""
+    """Number of parts into which the training images are split for the choice."""
     seed: int = 0
-    """Seed of folds, weights and order."""
+    """Seed of the folds, the weights and the order of the images."""
     device: str = "auto"
     """Device to train on: auto, cpu, cuda, cuda:N or mps."""
     engine: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=lambda: EngineOptions(jobs="auto"))
     output: Path | None = None
-    """Folder of the result. By default runs/fit- and the name of the data and the goal."""
+    """Folder of the result. By default runs/fit-, followed by the names of the data and of the goal."""
     quiet: bool = False
     """Print the answer only."""
     report: bool = True

@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "measure the model of a run again"),
     "report": ("report", "an HTML report of one run, or of several side by side"),
     "analyze": ("analyze", "which classes a model confuses, from any file of predictions"),
-    "adjust": ("adjust", "tau, class offsets and temperature for the predictions of any model"),
+    "adjust": ("adjust", "tau, class offsets and temperature for the predictions of a model"),
     "experiment": ("experiment", "the paper's tables and figures, whole or any slice"),
     "prepare": ("prepare", "find or build a data set, check it, write its manifest"),
     "predict": ("predict", "the most likely classes of new images"),
@@ -34,7 +34,8 @@ USAGE = """usage: spectail COMMAND [options]
 
 {commands}
 
-spectail COMMAND --help shows the options of a command; spectail --version the version.
+spectail COMMAND --help shows the options of a command, spectail --version the
+version.
 """
 
 

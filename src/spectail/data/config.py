@@ -17,8 +17,8 @@ class DataConfig:
     root: Path | None = None
     """Folder that holds the files of the data set. By default the cache folder, into which CIFAR is downloaded."""
     imbalance: float | None = None
-    """Largest class over smallest class. By default the usual factor of a benchmark; data of your own stay as they
-    are."""
+    """Imbalance factor: images of the largest class over those of the smallest. By default the usual factor of a
+    benchmark; data of your own stay as they are."""
     profile: Literal["exponential", "step"] = "exponential"
     """Shape of the long tail."""
     counts: tuple[int, ...] | None = None
@@ -27,12 +27,12 @@ class DataConfig:
     """Size of the largest class under a profile. By default that of the benchmark, or the most that every class
     can supply."""
     order: Literal["label", "size"] | None = None
-    """Make the first label or the class with most images the largest. By default label for benchmarks, size for
-    data of your own."""
+    """Which class becomes the largest: that of the first label, or the one with most images. By default label for
+    benchmarks, size for data of your own."""
     cap: bool = False
-    """Where a class has fewer images than the profile asks for, take those that exist and record it."""
+    """Where a class has fewer images than the profile asks for, take all it has and record it."""
     selection: Literal["ldam", "first-n"] = "ldam"
-    """Which images a class keeps: a seeded shuffle that most of the field shares, or the first ones."""
+    """Which images a class keeps: a seeded draw, as in the code of LDAM and most papers since, or the first ones."""
     data_seed: int = 0
     """Seed of the subset and of held-out splits. It is not the training seed: runs with different seeds share
     their data."""
@@ -43,7 +43,7 @@ class DataConfig:
     val_seed: int | None = None
     """Seed that chooses the images held out for validation. By default the data seed."""
     test_fraction: float = 0.2
-    """Fraction of each class to hold out as test set where the data has none."""
+    """Fraction of each class to hold out as test set where the data have none."""
     num_classes: int | None = None
     """Number of classes of glyphs-lt. By default 100."""
     test_list: Path | None = None
@@ -52,16 +52,16 @@ class DataConfig:
     lists: Path | None = None
     """Folder of the list or JSON files of imagenet-lt and inat2018. By default the root."""
     image_column: str | None = None
-    """Parquet column that holds the encoded images. By default it is told from the schema."""
+    """Parquet column that holds the encoded images. By default the schema decides."""
     feature_column: str | None = None
-    """Parquet column that holds lists of numbers, for features:FILE. By default it is told from the schema."""
+    """Parquet column that holds lists of numbers, for features:FILE. By default the schema decides."""
     label_column: str | None = None
-    """Parquet column that holds the labels. By default it is told from the schema."""
+    """Parquet column that holds the labels. By default the schema decides."""
     remap_labels: bool = False
     """Close gaps in the labels of a list, a parquet file or features by numbering the classes that occur."""
     strict: bool = False
-    """Stop at an image that cannot be read or a class folder without images, instead of leaving it out and saying so.
-    Benchmarks always do."""
+    """Stop at an image that cannot be read or a class folder without images, instead of leaving it out with a note.
+    Benchmarks are always strict."""
     check: Literal["quick", "full", "none"] = "quick"
     """Images to decode as a check: all of a small set and a sample of a large one, all, or none."""
     in_memory: Literal["auto", "yes", "no"] = "auto"

@@ -36,26 +36,26 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where runs are carried out. Results differ by rounding at most, but that batch norm sees the images of one
-    process only where a run has several."""
+    """Where runs are carried out. Results differ by rounding at most, except that batch norm sees the images
+    of one process only where a run has several."""
 
     engine: str = "local"
-    """local: processes of this machine; ray: the nodes of a Ray cluster."""
+    """Where runs are trained: local, in processes of this machine; ray, on the nodes of a Ray cluster."""
     jobs: int | Literal["auto"] = 1
-    """Runs at the same time (local); auto: one per GPU, or one per core."""
+    """Number of local runs at the same time; auto is one per GPU, or one per core."""
     threads: int = 0
-    """CPU threads of each training process; 0 shares the cores out."""
+    """CPU threads of each training process; 0 divides the cores among them."""
     processes: int = 1
     """Training processes of each run (torchrun), each with a GPU of its own where there are GPUs."""
     retries: int = 2
     """How often a run whose process or node died is tried again."""
     address: str = "auto"
-    """HOST:PORT of the Ray cluster; auto: the one that this machine belongs to."""
+    """HOST:PORT of the Ray cluster; auto is the one that this machine belongs to."""
     cpus_per_run: float = 1.0
     """Cores that Ray reserves for a run."""
     gpus_per_run: float | None = None
-    """GPUs that Ray reserves for a run; fractions let runs share one. By default one for each process if the cluster
-    has any and --device allows."""
+    """GPUs that Ray reserves for a run; fractions let runs share one. By default one for each process, if the
+    cluster has GPUs and --device allows it."""
 
     def check(self) -> None:
         if self.engine not in ENGINES:

@@ -23,12 +23,15 @@ class Slice:
     """Which cells of an experiment; an empty choice takes all."""
 
     dataset: tuple[str, ...] = ()
+    """Data sets of the cells to take, such as cifar100-lt. By default all."""
     method: tuple[str, ...] = ()
-    """Labels or names, with wildcards: ``"CAR*"``, ``cmo``."""
+    """Labels or names of methods, which may have wildcards, such as "CAR*" or cmo. By default all."""
     backbone: tuple[str, ...] = ()
+    """Backbones, such as vit_small or resnet. By default all."""
     imbalance: tuple[float, ...] = ()
-    """Imbalance factors; 0 for data that are long-tailed by nature."""
+    """Imbalance factors; 0 is for data that are long-tailed by nature. By default all."""
     setting: tuple[str, ...] = ()
+    """scratch or pretrained. By default both."""
 
     def of(self, experiment: Experiment) -> list[Cell]:
         """The cells of an experiment that were asked for; an error that names the nearest where there are none."""

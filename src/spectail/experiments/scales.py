@@ -63,15 +63,21 @@ class Overrides:
     """What a person changes about a whole experiment; each change is noted beside its numbers."""
 
     model: str | None = None
+    """Network for all cells. By default that of the scale."""
     init: Path | None = None
+    """File of weights to start from. By default those of the scale."""
     epochs: int | None = None
+    """Epochs of each run. By default those of the scale."""
     img_size: int | None = None
+    """Input size in pixels. By default that of the scale."""
     batch_size: int | None = None
+    """Images in one optimiser step. By default those of the scale."""
     accumulation: int | None = None
-    """Micro-batches of a step."""
+    """Number of micro-batches into which the batch of a step is split. By default that of the scale."""
     precision: Literal["auto", "no", "tf32", "bf16", "fp16"] | None = None
-    """Precision of the network, as `spectail train` takes it."""
+    """Precision of the network, as for `spectail train`."""
     data_seed: int | None = None
+    """Seed of the subset and of held-out splits. By default that of the experiment."""
     imagenet_lt: Literal["exponential", "official"] = "exponential"
     """Images of ImageNet-LT: the exponential cut, or the official lists, which exist for one cut only."""
 

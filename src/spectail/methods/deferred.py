@@ -16,9 +16,9 @@ class DeferOptions(Options):
     """What changes late in training, and when."""
 
     defer: Literal["none", "reweight", "resample"] = "none"
-    """What changes late in training: classes weigh by effective number (DRW), or are sampled equally often (DRS)."""
+    """What changes late in training: classes are weighted by effective number (DRW), or sampled equally often (DRS)."""
     defer_at: Proportion = 0.8
-    """Share of the epochs after which that begins; 0 is from the first epoch on."""
+    """Share of the epochs after which this begins; 0 is from the first epoch on."""
     defer_beta: Proportion = 0.9999
     """Beta of the effective number."""
 

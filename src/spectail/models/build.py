@@ -37,9 +37,10 @@ class ModelConfig:
     patch_size: AtLeastOne | None = None
     """Patch size of a vision transformer, such as 4 for 32 x 32 images. By default that of the model."""
     drop_path: BelowOne = 0.0
-    """Probability with which a timm model leaves out a block in training, rising to this in the last one."""
+    """Probability with which a timm model skips its last block in training (stochastic depth); it rises from 0 in the
+    first block."""
     pretrained: bool = False
-    """Load timm's pretrained weights, which needs the network once."""
+    """Load the pretrained weights of timm, which are downloaded once."""
     head: Literal["linear", "cosine"] | None = None
     """Kind of classifier. By default the one that the method needs, or linear."""
     init: Path | None = None

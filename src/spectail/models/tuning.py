@@ -28,17 +28,17 @@ class TuneConfig:
     """Part of the network that is trained."""
     tune_rank: AtLeastOne | Literal["classes"] | None = None
     """Rank of LoRA, or width of AdaptFormer; classes is the largest power of two up to half the classes for each block,
-    as in LIFT. By default 8 and 64."""
+    as in LIFT. By default 8 for LoRA and 64 for AdaptFormer."""
     tune_scale: Positive | Literal["learned"] | None = None
-    """Factor of what LoRA or AdaptFormer adds; learned trains one for each block (AdaptFormer). By default 1 and
-    0.1."""
+    """Factor of what LoRA or AdaptFormer adds; learned trains one for each block (AdaptFormer). By default 1 for LoRA
+    and 0.1 for AdaptFormer."""
     tune_dropout: BelowOne = 0.0
     """Dropout inside LoRA or AdaptFormer."""
     tune_targets: tuple[str, ...] = ()
     """Words from the names of the layers to tune, such as attn mlp, or layer4. By default LoRA takes the attention of a
-    transformer and the convolutions of other networks, and the rest takes everything."""
+    transformer and the convolutions of other networks; bias and norm take all of theirs."""
     tune_norm: bool = False
-    """Give each branch of AdaptFormer a norm of its own on the input of the block's, as LIFT does."""
+    """Let each branch of AdaptFormer read the input of the block's norm through a norm of its own, as LIFT does."""
     head_init: Literal["means", "text", "random"] | None = None
     """Where the head starts: at the class means of frozen features, at embeddings of the class names (text, which needs
     --text-weights), or at random. By default means for any --tune but full."""

@@ -37,7 +37,7 @@ class OptimConfig:
     momentum: BelowOne = 0.9
     """Momentum of SGD."""
     nesterov: bool = False
-    """Use Nesterov's form of the momentum of SGD."""
+    """Use Nesterov momentum in SGD."""
     schedule: Literal["cosine", "cosine-epochs", "step", "constant"] = "cosine"
     """How the learning rate falls. cosine-epochs changes it once an epoch, one epoch ahead, as some released code
     does."""
@@ -56,21 +56,21 @@ class OptimConfig:
     accumulation: AtLeastOne = 1
     """Number of micro-batches into which the batch of a step is split."""
     precision: Literal["auto", "no", "tf32", "bf16", "fp16"] = "auto"
-    """Precision of the network: no is float32, tf32 lets a GPU shorten its products, bf16 and fp16 are mixed precision.
-    auto takes bf16 on a GPU that has it and float32 elsewhere."""
+    """Precision of the network: no is float32, tf32 lets a GPU round the factors of its products, bf16 and fp16 are
+    mixed precision. auto takes bf16 on a GPU that has it and float32 elsewhere."""
     ema: BelowOne = 0.0
-    """Decay of an exponential average of the weights, which is then evaluated; 0 keeps none."""
+    """Decay of an exponential moving average of the weights, which is then evaluated; 0 keeps none."""
     swa: BelowOne = 0.0
-    """Evaluate the mean of the weights over this last part of the training (SWA), such as 0.25; 0 keeps none."""
+    """Evaluate the mean of the weights over this last fraction of the training (SWA), such as 0.25; 0 keeps none."""
     layer_decay: Annotated[float, Limits(0, 1, open_low=True)] = 1.0
-    """Factor of the learning rate from each layer of a timm model to the one before it; 1 trains all alike."""
+    """Factor between the learning rates of each layer of a timm model and the layer after it; 1 gives all the same."""
     label_smoothing: BelowOne = 0.0
     """Share of each label that is spread over all classes."""
     mixup: NotNegative = 0.0
-    """Mix images in pairs, with a share drawn from Beta(a, a) for this value a; 0 does not."""
+    """Mixup: mix pairs of images, with a share drawn from Beta(a, a) for this value a; 0 is off."""
     cutmix: NotNegative = 0.0
-    """Paste patches between images in pairs, with a share drawn as for --mixup; 0 does not. With both, each batch has
-    one of them."""
+    """CutMix: paste patches between pairs of images, with a share drawn as for --mixup; 0 is off. With both, each batch
+    gets one of them."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class HardwareConfig:
     """How the network uses its device. Results differ by rounding at most, but for SyncBatchNorm."""
 
     compile: bool = False
-    """Compile the backbone with torch.compile. Methods that differentiate through their own step cannot."""
+    """Compile the backbone with torch.compile. Not for methods that differentiate through their own step."""
     channels_last: bool | None = None
     """Keep the network in the channels_last format, which suits convolutions. By default on CUDA GPUs and CPUs."""
     grad_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them (timm models)."""
+    """Recompute activations in the backward pass instead of storing them (timm models)."""
     sync_batchnorm: bool = False
-    """Let batch norms see the batch of all GPUs, not of each one alone."""
+    """Let batch norm use the statistics of the batch over all GPUs instead of each one's own part."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ class CARConfig:
     enabled: bool = False
     """Add CAR to the method."""
     preset: Literal["paper", "classwise", "balanced", "worst", "reference"] = "paper"
-    """Settings of CAR: of the paper, averaged class by class, the same for Balanced Softmax, that with the soft maximum
-    of the class errors, or of the authors' script."""
+    """Settings of CAR: those of the paper, class-wise averaging, the same for Balanced Softmax, the same with a soft
+    maximum of the class errors, or those of the authors' script."""
     alpha: NotNegative | None = None
     """Weight of CAR in the loss. By default that of the preset: 0.5, 10, 1, 3 or 0.3."""
     start_epoch: Natural = 0
-    """First epoch in which CAR has any weight. Its history fills before."""
+    """First epoch in which CAR has any weight; its history fills before that."""
     warmup_epochs: NotNegative = 0.0
-    """Epochs over which the weight of CAR then rises to alpha."""
+    """Epochs over which the weight of CAR then rises linearly to alpha."""
     stages: tuple[str, ...] | None = None
     """Stages of the method in which CAR runs. By default all that are trained on labels."""
     beta: BelowOne | None = None
@@ -129,15 +129,15 @@ class CARConfig:
     temperature: Positive | None = None
     """Temperature of the softmax inside the surrogate. By default that of the preset."""
     baseline_grad: bool | None = None
-    """Let the true logit learn from the selection; this matters in the ablations without softmax only. By default
-    as in the preset."""
+    """Let the true logit receive the gradient of the selection; this matters only in the ablations without softmax. By
+    default as in the preset."""
     norm: Literal["spectral", "worst"] | None = None
-    """What is made small: the spectral norm of the weighted confusion matrix, or a soft maximum of the weighted class
+    """What CAR penalises: the spectral norm of the weighted confusion matrix, or a soft maximum of the weighted class
     errors. By default as in the preset."""
     sharpness: float | None = None
     """How close the soft maximum is to the largest class error; 0 is the mean. By default that of the preset."""
     solver: Literal["auto", "iterative", "svd", "fixed"] | None = None
-    """Algorithm that finds the spectral norm; fixed is the one of accelerators, on any device. By default auto."""
+    """Algorithm that finds the spectral norm; fixed is that of accelerators, on any device. By default auto."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,10 @@ class TrainConfig:
     probe: bool = False
     """Freeze the backbone, compute its features once, and train the head on them."""
     features: Literal["auto", "raw", "standard", "power", "projected"] | None = None
-    """What a probe does to features: nothing, mean 0 and deviation 1 in each dimension, signed square roots, centred,
-    on one scale, or these on their 256 leading principal directions. auto chooses that, learning rate and weight decay
-    on held-out images. By default raw for --probe, standard for features:FILE, auto for --preset probe."""
+    """What a probe does to features. raw: nothing; standard: mean 0 and deviation 1 in each dimension; power: signed
+    square roots, centred, on one scale; projected: the latter on their 256 leading principal directions. auto chooses
+    among them, with learning rate and weight decay, on held-out images. By default raw for --probe, standard for
+    features:FILE, auto for --preset probe."""
     stage1: Path | None = None
     """Folder of a run whose model replaces the first stage of a method that has several. By default the method
     trains its own."""
@@ -175,14 +176,14 @@ class TrainConfig:
     """Number of processes that decode images which are not held in memory; auto takes the cores that are free, up to
     8."""
     select_on: Literal["last", "val", "test"] = "last"
-    """Which epoch to report: the last, the best on validation data, or the best on test data, which flatters."""
+    """Which epoch to report: the last, the best on validation data, or the best on test data, which is optimistic."""
     rand_augment: str | None = None
     """RandAugment of timm on top of the transforms, such as rand-m9-n2-mstd0.5. By default none."""
     random_erasing: Proportion = 0.0
     """Probability with which a random part of a training image is erased (timm)."""
     test_crops: Literal[1, 5] = 1
-    """Average the logits over this number of crops of each image: five are the corners and the centre of one that is
-    24/224 larger, as in LIFT."""
+    """Average the logits over this number of crops of each image: five are the corners and the centre of the
+    image resized to be 24/224 larger, as in LIFT."""
     flip_test: bool = False
     """Average the logits of each image and its mirror image, as some papers do."""
     eval_every: AtLeastOne = 1
