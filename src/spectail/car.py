@@ -71,29 +71,30 @@ class CAR(nn.Module):
 
     Args:
         class_counts: training images per class: a list, a tensor or :class:`~spectail.ClassCounts`.
-        beta: share of the history that survives a step, in [0, 1); 0 is the ablation without averaging.
+        beta: share of the history that is kept in a step, in [0, 1); 0 is the ablation without averaging.
         r0: smoothing of the class weights, above 0.
         gamma: margin inside the gate, in logit units.
         competitors: ``"all"`` (the paper's formula) or ``"non-target"`` (its text); see ``soft_confusion``.
         ema: ``"batch"`` averages the batch's whole matrix, in which absent classes are 0 (the paper).
             ``"class"`` averages each column over the batches that contain its class and leaves the others alone.
-        ema_start: ``"zero"``, or ``"first"``: the first estimate of a column seeds it, without gradient.
+        ema_start: ``"zero"`` starts the history at 0; with ``"first"`` the first estimate of a column initialises it,
+            without gradient.
         gate_grad: False stops the gradient through the gate.
         weighting: ``"frequency"``, or None for the ablation with all weights 1.
         normalize_weights: divide the weights by their mean.
-        prior_shift: adds this times log(n_j / N) to the logits first; 1 goes with Balanced Softmax.
+        prior_shift: multiple of log(n_j / N) that is added to the logits first; 1 matches Balanced Softmax.
         surrogate: ``"full"`` or an ablation, see ``soft_confusion``.
         mixed: how a :class:`~spectail.MixedTarget` counts, see ``soft_confusion``.
-        temperature: of the softmax; the logits are divided by it.
+        temperature: temperature of the softmax, by which the logits are divided.
         baseline_grad: False stops the gradient through the true logit in the selection, as the authors' script does.
-            It changes the ablations without softmax only, since a softmax does not see a shift.
+            This changes only the ablations without softmax, because a softmax ignores a common shift.
         norm: ``"spectral"``, or ``"worst"``: a soft maximum of the class errors. It needs no singular vectors and keeps
             K numbers, :attr:`errors`, in place of the matrix.
-        sharpness: s of ``norm="worst"``, from 0 (the mean of the class errors) to 1e6 (the largest one).
-        solver: of the spectral norm: ``"auto"``, ``"iterative"``, ``"svd"`` or ``"fixed"``. Auto takes the SVD up to 40
-            classes on a CPU and what suits the device otherwise. ``"fixed"`` takes, for either norm, the path of an
-            accelerator on any device: a fixed number of steps, no decision that depends on a value, and value checks
-            as ``validate`` says.
+        sharpness: s of ``norm="worst"``, from 0 (the mean of the class errors) to 1e6 (the largest of them).
+        solver: algorithm for the spectral norm: ``"auto"``, ``"iterative"``, ``"svd"`` or ``"fixed"``. Auto takes the
+            SVD up to 40 classes on a CPU and what suits the device otherwise. ``"fixed"`` takes, for either norm, the
+            path of an accelerator on any device: a fixed number of steps, no decision that depends on a value, and
+            value checks as ``validate`` says.
         sync: ``"auto"`` uses the global batch whenever torch.distributed runs; False works alone; a process group
             names the ranks that share a batch.
         on_empty: ``"ignore"`` accepts classes with 0 images.
@@ -242,7 +243,7 @@ class CAR(nn.Module):
         return self.measure(logits, target, sync=sync)[0]
 
     def measure(self, logits: Tensor, target: Target, *, sync: Sync | None = None) -> tuple[Tensor, Tensor | float]:
-        """The regulariser, and this rank's share of the samples times the number of ranks, which is 1 alone."""
+        """The regulariser, and this rank's share of the samples times the number of ranks, which is 1 for one rank."""
         return self._measure(logits, target, sync)[:2]
 
     def _measure(

@@ -30,8 +30,8 @@ class CARLoss(nn.Module):
             and mixed labels.
         start_step: training steps before the regulariser has any weight; its history fills meanwhile.
         warmup_steps: steps over which the weight then rises linearly to alpha.
-        shift_base: let the cross entropy see the logits that CAR sees, with ``prior_shift * log(n_j / N)`` added. It
-            is then Balanced Softmax.
+        shift_base: compute the cross entropy from the logits that CAR sees, with ``prior_shift * log(n_j / N)`` added,
+            which makes it Balanced Softmax.
         **options: everything :class:`CAR` takes.
 
     After each call ``criterion.parts`` holds the detached ``base``, ``car`` and ``alpha`` of that call.
@@ -102,7 +102,7 @@ class CARLoss(nn.Module):
 
     @classmethod
     def worst(cls, class_counts: CountsLike, tau: float = WORST_TAU, **options: Any) -> CARLoss:
-        """The same with a soft maximum of the class errors for the spectral norm: the method ``car-worst``."""
+        """Like :meth:`balanced`, but with a soft maximum of the class errors: the method ``car-worst``."""
         return cls._shifted("worst", class_counts, tau, options)
 
     @classmethod

@@ -15,8 +15,8 @@ from .targets import Target, label_mass
 class CARReference(nn.Module):
     r"""CAR as its formula reads: a dense average, autograd and an SVD at every step.
 
-    It has the options of :class:`~spectail.CAR` that change the value, and none of its speed: no tricks, no several
-    ranks, no checks of what is passed. ``CAR`` gives the same values and gradients; this class says what they are.
+    It has the options of :class:`~spectail.CAR` that change the value, but not its speed, its support for several ranks
+    or its checks of the input. ``CAR`` gives the same values and gradients; this class defines them.
 
     Example:
         >>> _ = torch.manual_seed(0)

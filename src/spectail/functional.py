@@ -35,8 +35,8 @@ def soft_confusion(
     .. math:: \tilde c_{ij} = \frac{1}{m_j} \sum_{q : y_q = j} \sigma(\gamma + f_i - f_j)\, \mathrm{softmax}(f)_i,
               \qquad \tilde c_{jj} = 0
 
-    where f are the logits of sample q and m_j is how many samples of the batch have label j. With soft labels m_j
-    is label mass, and a column is divided by max(m_j, 1), so a class that is barely present is damped.
+    where f are the logits of sample q and m_j is the number of samples of the batch with label j. With soft labels m_j
+    is label mass, and a column is divided by max(m_j, 1), so that a class that is barely present counts less.
 
     Args:
         logits: the scores used at inference.
@@ -45,14 +45,14 @@ def soft_confusion(
         competitors: ``"all"`` normalises the softmax over all classes (the paper's formula), ``"non-target"`` over
             the classes other than the true one (the paper's text).
         gate_grad: False stops the gradient through the gate.
-        surrogate: ``"full"``, or the ablations ``"no-gate"`` (gate = 1), ``"no-softmax"`` (ReLU(f_i - f_j)
-            normalised over i != j in place of the softmax), ``"no-both"`` (that, with ReLU(gamma + f_i - f_j),
-            constant, as the gate).
+        surrogate: ``"full"``, or the ablations ``"no-gate"`` (gate = 1), ``"no-softmax"`` (ReLU(f_i - f_j) normalised
+            over i != j in place of the softmax), ``"no-both"`` (the same, with ReLU(gamma + f_i - f_j) as the gate,
+            without gradient).
         mixed: how a :class:`~spectail.MixedTarget` counts: ``"masked"``, ``"soft"``, ``"dominant"``, ``"clean"``.
         ignore_index: samples with this label are left out.
         temperature: the logits are divided by it in the softmax.
-        baseline_grad: False stops the gradient through the f_j of the selection. It changes the ablations without
-            softmax only, since a softmax does not see a shift.
+        baseline_grad: False stops the gradient through the f_j of the selection. This changes only the ablations
+            without softmax, because a softmax ignores a common shift.
 
     Shape:
         logits (N, K); target (N,), (N, K) or MixedTarget of N; result (K, K).

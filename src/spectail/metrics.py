@@ -27,7 +27,7 @@ LOWEST = {"bottom_10pct": 10, "bottom_20pct": 5}
 
 
 def wilson_interval(right: int, total: int, z: float = Z) -> tuple[float, float] | None:
-    """95 % interval of a proportion (Wilson), good for small numbers too; None without observations.
+    """Wilson's 95 % confidence interval of a proportion, good for small numbers too; None without observations.
 
     Example:
         >>> low, high = wilson_interval(10, 100)
@@ -53,11 +53,11 @@ def _countable(batch: Tensor) -> Tensor:
 
 
 class Metrics(nn.Module):
-    """Collects predictions batch by batch; ``compute()`` gives every figure, in percent.
+    """Collects predictions batch by batch; ``compute()`` returns every figure, with accuracies in percent.
 
     Args:
-        class_counts: training images per class; they make the groups and the weights of the spectral norm.
-        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+        class_counts: training images per class, which define the groups and the weights of the spectral norm.
+        convention: rule for head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     **State and distributed.** The state has a fixed size: a (K, K) integer matrix, rows predicted, columns true, and
     sums over 15 confidence bins. ``sync()`` adds it up over all processes. The sums are float64: moved to an Apple GPU,
@@ -87,7 +87,7 @@ class Metrics(nn.Module):
 
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor) -> None:
-        """Add a batch. Logits are the ones used at inference."""
+        """Add a batch of the logits that inference uses."""
         size = len(self.counts)
         logits = as_tensor("logits", logits)
         if logits.ndim != 2 or logits.shape[1] != size:
@@ -149,11 +149,11 @@ class Metrics(nn.Module):
         )
 
     def spectral_norm(self, r0: float = 0.2) -> float:
-        """Spectral norm of the hard confusion matrix times Lambda: shares of each true class, zero diagonal."""
+        """Spectral norm of the hard confusion matrix (shares of each true class, zero diagonal) times Lambda."""
         return float(self.spectrum(1, r0)[0])
 
     def spectrum(self, count: int = 10, r0: float = 0.2) -> NDArray[np.float64]:
-        """The largest singular values of that matrix, in falling order."""
+        """The largest singular values of that matrix, in descending order."""
         weights = (self.counts.frequencies + r0).rsqrt().numpy()  # a class without training images is fine here
         return confusion_spectrum(self._pairs(), weights, count)[0]
 

@@ -47,40 +47,42 @@ LIMITS = {
 
 
 class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):  # type: ignore[misc] # no types
-    """A linear classifier for features of which some classes have many rows and others few.
+    """A linear classifier for features when some classes have many rows and others few.
 
-    It trains what `spectail fit` and the probes of `spectail train` train, on an array: embeddings of images, of texts
-    or of sounds, or a table of numbers. Rows are taken in single precision.
+    It trains the same heads as `spectail fit` and the probes of `spectail train`, on an array: embeddings of images, of
+    texts or of sounds, or a table of numbers. Features are converted to single precision.
 
     Args:
         method: ``"auto"`` compares several losses, transforms of the features, weight decays and shifts of the logits
-            by cross-fitting, and takes the simplest of the best for ``goal``. The name of a method that is one loss,
-            such as ``"car-balanced"``, ``"balanced-softmax"``, ``"ldam-drw"`` or ``"ce"``, trains that one.
+            by cross-fitting, and takes the simplest of the best for ``goal``. The name of a method that is
+            a single loss, such as ``"car-balanced"``, ``"balanced-softmax"``, ``"ldam-drw"`` or ``"ce"``, trains that
+            method.
         goal: the figure that ``"auto"`` makes as large as it can: ``"balanced"``, the mean of the class accuracies;
             ``"overall"``, the plain accuracy; ``"tail"``, ``"worst"`` or ``"lowest10"``.
         keep: floors in percent that ``"auto"`` keeps for other figures, such as ``("overall=80",)``.
         features: what is done to the features first: ``"raw"``, ``"standard"``, ``"power"`` or ``"projected"``. None
-            leaves it to ``"auto"``; a method by name has standardised features then.
-        learning_rate: of AdamW, at its highest point. None is 0.15 over the square root of the number of columns.
-        weight_decay: of AdamW. None leaves it to ``"auto"``, or is 0.
-        batch_size: rows of a step. None is 128, and more for more than 16,000 rows, up to 512.
-        max_iter: steps of a training, rounded up to whole passes over the rows. None finds the length: it is doubled
-            until the loss of held-out rows falls no more.
-        options: settings of a method by name, as in the file of a run: ``{"tau": 1.0}``, or ``{"car": {"alpha": 2}}``
-            for those of CAR.
-        folds: parts of the rows. ``"auto"`` predicts each part by a classifier that was trained on the others; a method
-            by name holds one part out to find its length.
+            leaves the choice to ``"auto"``; a named method then gets standardised features.
+        learning_rate: learning rate of AdamW at its highest point. None is 0.15 over the square root of the number of
+            columns after the transform.
+        weight_decay: weight decay of AdamW. None leaves the choice to ``"auto"``; a named method then has 0.
+        batch_size: rows in a step. None is 128, 256 from about 23,000 rows on, and 512 from about 46,000.
+        max_iter: number of training steps, rounded up to whole passes over the rows. None finds the length: it is
+            doubled until the loss of held-out rows stops falling.
+        options: settings of a named method, as in the ``config.yaml`` of a run: ``{"tau": 1.0}``, or
+            ``{"car": {"alpha": 2}}`` for those of CAR.
+        folds: number of parts into which the rows are split. ``"auto"`` predicts each part by a classifier that was
+            trained on the others; a named method holds one part out to find its length.
         random_state: seed of the weights, of the order of the rows and of the folds.
-        verbose: whether to print how far it is.
+        verbose: whether to print the progress.
 
     Attributes:
         classes_: class labels, sorted.
         method_: what was trained, in words.
-        shift_: multiple of the log prior that is taken off the logits; 0 for a method by name.
-        temperature_: what the logits are divided by, for the best out-of-fold probabilities; 1 for a method by name.
-        scores_: with ``"auto"`` the out-of-fold figures of what was chosen and of plain cross entropy, in percent.
-        converged_: whether the length was found; None if ``max_iter`` gave it, or if no row could be held out.
-        n_iter_: steps of the last training.
+        shift_: multiple of the log prior that is subtracted from the logits; 0 for a named method.
+        temperature_: divisor of the logits that gives the best out-of-fold probabilities; 1 for a named method.
+        scores_: with ``"auto"``, the out-of-fold figures of the chosen classifier and of cross entropy, in percent.
+        converged_: whether the length was found; None if ``max_iter`` was given, or if no row could be held out.
+        n_iter_: number of steps of the last training.
         model_: the torch module from features to adjusted logits, in double precision.
         n_features_in_: columns of the features.
         feature_names_in_: names of the columns, if they have names.
@@ -247,7 +249,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
     # -- prediction --
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Adjusted logits (N, K); with two classes how much the second one leads, (N,)."""
+        """Adjusted logits (N, K); with two classes, the lead of the second over the first, (N,)."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 

@@ -53,8 +53,9 @@ def tolerance(eps: float) -> float:
 def top_singular(A: Tensor, tol: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Top singular triplet ``(sigma, u, v)`` of any real matrix, with ``A v = sigma u``.
 
-    Matrices with a side of 64 or less go to the SVD. Larger ones are searched iteratively, and go to the SVD if the
-    search does not converge, which only nearly equal leading singular values cause. sigma is differentiable.
+    Matrices with a side of 64 or less go to the SVD. For larger ones the search is iterative; if it does not converge,
+    which happens only when the leading singular values are nearly equal, they go to the SVD too. sigma is
+    differentiable.
 
     Args:
         A: (M, N) matrix.

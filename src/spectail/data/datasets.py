@@ -25,7 +25,7 @@ from .split_checks import check_splits
 
 @dataclass(frozen=True)
 class Data:
-    """The splits of a data set, and the proof of what they are."""
+    """The splits of a data set, and the manifest that identifies them."""
 
     train: Samples
     test: Samples

@@ -205,7 +205,7 @@ class Loader:
             return self._finished(whole, rows)
 
     def close(self) -> None:
-        """Send the workers home. They come again when they are needed."""
+        """Stop the workers. They are started again when they are needed."""
         if self._readers is not None:
             self._readers.close()
             self._readers = None

@@ -23,7 +23,7 @@ SELECTIONS = ("ldam", "first-n")
 def exponential(largest: int, num_classes: int, imbalance: float) -> list[int]:
     """n_i = int(n_max * (1 / IF)^(i / (K - 1))), truncated: the CIFAR-LT rule.
 
-    Python floats on purpose. A float32 factor, or a logspace, loses an image of the last class.
+    It uses Python floats, because a float32 factor or a logspace would lose an image of the last class.
 
     Example:
         >>> exponential(500, 5, imbalance=100)

@@ -82,8 +82,8 @@ class LongTailSampler(Sampler[int]):
     replacement: a class by :func:`class_probabilities`, then one of its images, all equally likely.
 
     **Order.** The global sequence of an epoch depends on the settings, the seed and the epoch, on nothing else. Call
-    ``set_epoch(epoch)`` before each epoch. Without it, an iteration goes on where the last one stopped, and with the
-    next epoch after a complete one: the same order never comes twice unasked.
+    ``set_epoch(epoch)`` before each epoch. Without it, an iteration continues where the last one stopped, or with the
+    next epoch after a complete one, so that the same order is never repeated by accident.
 
     **Ranks.** Rank r of W takes places r, r + W, r + 2W, ... of the global sequence: no image is padded or doubled,
     and with equal batch sizes the t-th batches of all ranks are together the t-th batch of a single process with W

@@ -134,7 +134,7 @@ def analyse(predictions: Predictions, *, convention: str = "count") -> Analysis:
 
     Args:
         predictions: from :func:`~spectail.diagnosis.read_predictions` or :func:`~spectail.diagnosis.make_predictions`.
-        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+        convention: rule for head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     Example:
         >>> from spectail.diagnosis import make_predictions

@@ -27,7 +27,7 @@ BLOCK = 1 << 22  # scores looked at together: a second copy of all of them may n
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a classifier said about a test set.
+    """What a classifier predicted for a test set.
 
     Make one with :func:`make_predictions`, or :func:`~spectail.diagnosis.read_predictions` from a file.
     """

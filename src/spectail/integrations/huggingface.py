@@ -147,7 +147,7 @@ class GroupMetrics:
 
     Args:
         class_counts: training images per class.
-        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+        convention: rule for head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     A group without a test image has no figure. ``worst_class`` is a label, ``worst`` its accuracy.
 

@@ -33,10 +33,10 @@ class ConfusionMonitor(Callback):
     """Logs the state of CAR while training and the confusions of the validation set.
 
     ====================================  ===================================================================
-    ``car/spectral_norm``                 of the running confusion times Lambda, at every batch
-    ``car/worst_error``                   in its place, with ``norm="worst"``
+    ``car/spectral_norm``                 norm of the running confusion times Lambda, at every batch
+    ``car/worst_error``                   logged in its place with ``norm="worst"``
     ``car/singular_value_1``, 2, ...      its spectrum, at the end of each training epoch
-    ``val/spectral_norm``                 of the validation set's hard confusion times Lambda
+    ``val/spectral_norm``                 norm of the validation set's hard confusion times Lambda
     ``val/singular_value_1``, 2, ...      its spectrum
     ``val/worst``, ``val/worst_class``    lowest accuracy of a class, in percent, and its label
     ``val/overall``, ``head``, ...        accuracy in percent; a group without a sample is not logged
@@ -49,13 +49,13 @@ class ConfusionMonitor(Callback):
         class_counts: training images per class; None takes those of the regulariser.
         singular_values: how many values of a spectrum to log; 0 for none. A spectrum takes about a second for 1,000
             classes with a dense history.
-        validation: False logs nothing of the validation set.
-        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+        validation: False logs nothing about the validation set.
+        convention: rule for head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
 
     State and distributed:
-        There is nothing to save: the history is part of the LightningModule and so of every checkpoint. Figures are of
-        all ranks. Lightning wraps the whole module in DDP, which broadcasts buffers at every step; those of CAR, equal
-        on all ranks, are taken off that list.
+        There is nothing to save: the history is part of the LightningModule and so of every checkpoint. Figures are
+        those of all ranks. Lightning wraps the whole module in DDP, which broadcasts buffers at every step; those of
+        CAR, equal on all ranks, are taken off that list.
 
     Example:
         >>> monitor = ConfusionMonitor(singular_values=3)

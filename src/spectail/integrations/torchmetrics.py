@@ -17,15 +17,16 @@ from torchmetrics import Metric  # noqa: E402 - not before its version is known
 
 
 class GroupAccuracy(Metric):
-    """Shares of right predictions, in [0, 1], by group of classes.
+    """Accuracies of groups of classes, in [0, 1].
 
     ``compute()`` returns a dictionary of tensors: ``overall`` (over samples), ``balanced`` (mean over classes),
-    ``head``, ``medium`` and ``tail`` (mean over the classes of a group), ``worst`` and ``worst_class``, its label. A
-    class without a sample counts nowhere; where nothing was measured a share is NaN and ``worst_class`` is -1.
+    ``head``, ``medium`` and ``tail`` (mean over the classes of a group), ``worst``, the lowest of the class
+    accuracies, and ``worst_class``, its label. A class without samples is left out; where nothing was measured an
+    accuracy is NaN and ``worst_class`` is -1.
 
     Args:
-        class_counts: training images per class; they make the groups.
-        convention: of head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
+        class_counts: training images per class, which define the groups.
+        convention: rule for head, medium and tail, see :meth:`spectail.ClassCounts.groups`.
         ignore_index: samples with this label are left out.
         **options: those of :class:`torchmetrics.Metric`.
 
@@ -34,8 +35,8 @@ class GroupAccuracy(Metric):
 
     State and distributed:
         Two (K,) tensors of whole numbers, summed over ranks by ``compute``. As in every torchmetrics metric they are in
-        ``state_dict`` after ``persistent(True)``. In Lightning write ``self.log_dict(metric.compute())``: it logs
-        numbers, not a metric with several.
+        ``state_dict`` after ``persistent(True)``. In Lightning write ``self.log_dict(metric.compute())``, because
+        ``self.log`` takes a metric with one number only.
 
     Example:
         >>> metric = GroupAccuracy([500, 60, 5])

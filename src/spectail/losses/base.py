@@ -48,16 +48,17 @@ class WeightedLoss(nn.Module):
 
 
 class LabelLoss(WeightedLoss):
-    """A loss that is known once the label is: subclasses say what each label would cost, ``costs(logits)`` of (N, K).
+    """A loss that follows from the logits and the label of each sample: subclasses say what every label would cost,
+    ``costs(logits)`` of shape (N, K).
 
-    From that follow hard labels (one entry of a row), soft labels (the expected entry) and mixed labels, and class
-    weights that a schedule may change with :meth:`set_weight`.
+    Hard labels (one entry of a row), soft labels (the expected entry) and mixed labels follow from it, and so do class
+    weights, which a schedule may change with :meth:`set_weight`.
 
     Args:
         weight: (K,) weights of the classes, or None.
         average: ``"weights"`` divides by the sum of the weights in the batch, as torch does; ``"samples"`` by the
-            number of samples; ``"terms"`` does as ``"weights"``, but divides the two terms of mixed labels each by the
-            weights of its own labels, whatever their share. Without weights they are the same.
+            number of samples; ``"terms"`` is like ``"weights"``, but divides each of the two terms of mixed labels by
+            the weights of its own labels, whatever their share. Without weights the three are the same.
         ignore_index: hard labels to leave out.
 
     State and distributed: the weights are a buffer. With ``sync = True`` (set by the training engine) the sum of the

@@ -40,11 +40,12 @@ class ClassBalancedLoss(LabelLoss):
 
     Args:
         class_counts: training images per class.
-        beta: of the effective number; 0.9999 in most long-tailed work, smaller for CIFAR-100 in the paper.
+        beta: beta of the effective number; 0.9999 in most work on long tails, smaller for CIFAR-100 in the paper.
         base: ``"softmax"`` cross entropy; ``"sigmoid"`` binary cross entropy summed over classes; ``"focal"`` sigmoid
             focal loss; ``"softmax-bce"`` binary cross entropy of the softmax outputs, averaged over classes, which a
-            well-known port and Weight Balancing use: not the paper's, with gradients about K times smaller.
-        gamma: of ``"focal"``.
+            well-known port and Weight Balancing use. It is not the paper's loss; its gradients are about K times
+            smaller.
+        gamma: focusing parameter of ``"focal"``.
         average: ``"samples"`` (the authors') or ``"weights"`` (torch's, which cancels the weight of a batch with one
             class).
 

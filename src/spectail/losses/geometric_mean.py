@@ -21,9 +21,9 @@ class GeometricMeanLoss(WeightedLoss):
     """L = -(1/C) sum over classes c of log q_c, where q_c is the mean over the batch's samples of class c of the
     Balanced-Softmax probability of their label: the (negative log) geometric mean of soft recalls.
 
-    A single class that is always wrong makes it large. It belongs to a batch, not to a sample: it has no value per
-    sample, does not add up over micro-batches, and wants batches that are large against the number of classes. With
-    one sample per class it is the mean Balanced-Softmax loss.
+    A single class that is always wrong makes it large. It is defined for a batch, not for a sample: it does not add up
+    over micro-batches, and it needs batches that are large relative to the number of classes. With one sample per class
+    it is the mean Balanced-Softmax loss.
 
     Args:
         class_counts: training images per class; pass equal counts if the sampler is already class-balanced.

@@ -23,9 +23,9 @@ def margins(class_counts: CountsLike, max_margin: float = 0.5) -> Tensor:
 
 
 class LDAMLoss(LabelLoss):
-    """L = CE(scale * (z - m_y 1_y), y): the rarer the class, the larger the margin its cosine must win by.
+    """L = CE(scale * (z - m_y 1_y), y): the rarer the class, the larger the margin by which its cosine must win.
 
-    Takes the bare cosines between features and class vectors, in [-1, 1], of a head without bias, such as
+    It takes bare cosines between features and class vectors, in [-1, 1], from a head without bias, such as
     :class:`spectail.models.heads.CosineHead` divided by its scale. The margin is subtracted before scaling, in training
     only. Deferred re-weighting (DRW) is ``set_weight(effective_number_weights(counts))`` late in training.
 

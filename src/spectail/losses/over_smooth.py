@@ -11,11 +11,11 @@ from .base import LabelLoss
 class LabelOverSmoothLoss(LabelLoss):
     """Cross entropy with extreme label smoothing: t_y = 1 - delta + delta / K, all other targets delta / K.
 
-    On good frozen features it makes the logits small and even over classes, without knowing the class counts. With K
+    On good frozen features it makes the logits small and of similar size for all classes, without class counts. With K
     classes the ideal gap between the true logit and the others is log(1 + K (1 - delta) / delta), so delta must rise
     with K: 0.98 for 100 classes is about 0.998 for 1,000.
 
-    The value cannot fall below the entropy of the target (4.59 for K = 100): it looks flat while accuracy moves.
+    The value cannot fall below the entropy of the target (4.59 for K = 100): it looks flat while accuracy changes.
 
     Args:
         delta: share of the label that is spread over all classes, in [0, 1]; 0 is cross entropy.

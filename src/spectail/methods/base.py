@@ -27,7 +27,7 @@ MOST_EPOCHS = 120
 
 @dataclass(frozen=True)
 class About:
-    """What a person chooses a method by."""
+    """What helps a person choose a method."""
 
     kind: str = "loss"
     venue: str = "-"
@@ -43,7 +43,7 @@ class Options:
     """A method's own options; they become flags of the command line."""
 
     def check(self) -> None:
-        """Raise ValueError, with a sentence, for values that cannot work, as those outside the limits of their type."""
+        """Raise a ValueError that explains what is wrong if a value cannot work, such as one outside its limits."""
         check_limits(self)
 
 
@@ -59,7 +59,7 @@ class Stage:
     train: Literal["all", "head"] = "all"
     fresh_head: bool = False
     norm: Literal["frozen", "drift"] = "frozen"
-    """Whether the running statistics of a frozen backbone go on following the batches."""
+    """Whether the running statistics of a frozen backbone are kept, or updated by the batches."""
     optim: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the optimisation settings of the run."""
 
@@ -74,7 +74,7 @@ class Stream:
     """Sampler from the epoch ``switch`` on."""
     switch: int = 0
     exponent: float = 1.0
-    """Power that the exponent sampler weighs classes by."""
+    """Power of the class size in the exponent sampler."""
     split: Literal["train", "val"] = "train"
     batch_size: int | None = None
     """Over all processes; None for that of the main stream."""
@@ -125,7 +125,7 @@ class Step:
 
 
 class Method(nn.Module):
-    """What every method derives from. As it stands it is cross entropy, without options.
+    """Base class of every method. By itself it is cross entropy without options.
 
     Modules, parameters and buffers of a method are trained and saved with the model.
     """
@@ -170,7 +170,7 @@ class Method(nn.Module):
         return Classifier(backbone, head)
 
     def undecayed(self, model: Classifier) -> list[nn.Parameter]:
-        """Parameters that weight decay must leave alone."""
+        """Parameters that are not decayed."""
         return []
 
     def stages(self) -> list[Stage]:
@@ -195,10 +195,10 @@ class Method(nn.Module):
     # -- what it does --
 
     def begin_stage(self, model: Classifier, step: Step, *, resumed: bool) -> None:
-        """Set what follows the stage. Values are restored afterwards if the run goes on inside the stage."""
+        """Set what depends on the stage. Values are restored afterwards if the run resumes inside the stage."""
 
     def begin_epoch(self, step: Step) -> None:
-        """Set what follows the epoch."""
+        """Set what depends on the epoch."""
 
     def phase(self, step: Step) -> str:
         """What the steps of this epoch are counted as in results.json."""

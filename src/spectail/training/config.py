@@ -20,7 +20,7 @@ from ..models.tuning import TuneConfig
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """How the weights move."""
+    """Optimiser, schedule, precision and regularisation."""
 
     epochs: Natural = 20
     """Passes over the training images; 0 trains a probe until its held-out loss stops falling."""
@@ -75,7 +75,7 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class HardwareConfig:
-    """How the network uses its device. Results differ by rounding at most, but for SyncBatchNorm."""
+    """How the network uses its device. Only SyncBatchNorm changes results by more than rounding."""
 
     compile: bool = False
     """Compile the backbone with torch.compile. Not for methods that differentiate through their own step."""
@@ -142,7 +142,7 @@ class CARConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run."""
+    """All settings of a run."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

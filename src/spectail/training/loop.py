@@ -84,9 +84,9 @@ def train(
     ``resume`` continues the run in that folder, ``force`` moves what is there aside. Without them a folder with
     anything in it is refused. While the run trains, no other process can write there.
 
-    ``data`` are the images of ``config.data`` where somebody has loaded them already. ``adjustment`` is put on the
-    logits of the trained model, in the evaluation at the end and wherever the run is used later; a run that is resumed
-    has it in its folder.
+    ``data`` are the images of ``config.data``, if they are already loaded. ``adjustment`` is applied to the logits of
+    the trained model, in the evaluation at the end and wherever the run is used later; a resumed run finds it in its
+    folder.
     """
     config = with_precision(settled(config))
     check_config(config)
