@@ -43,7 +43,7 @@ def engine(**options):
 
 def test_two_at_once_give_the_results_of_one_alone(tmp_path, index):
     tasks = small_tasks(tmp_path, ("ce", "car"), (0, 1), keep="all")
-    driver, _ = drive(index, tasks, engine(jobs=2, threads=1))
+    driver, _ = drive(index, tasks, engine(jobs=2, threads=torch.get_num_threads()))
     assert (driver.tally.done, driver.tally.failures) == (4, {})
     for run, task in zip(small_runs(("ce", "car"), (0, 1)), tasks, strict=True):
         alone = tmp_path / "alone" / task.name
