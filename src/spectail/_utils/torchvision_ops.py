@@ -17,13 +17,16 @@ SCHEMAS = {
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
 
+LIBRARIES = (".so", ".pyd", ".dylib")
+
 
 def missing() -> list[str]:
     """The operators that torchvision will look for and not find."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return []
-    for library in sorted(Path(spec.origin).parent.glob("_C.*")):
+    # Whatever they are called: a name is declared twice, which ends the process, if the library that has it is missed.
+    for library in sorted(path for path in Path(spec.origin).parent.iterdir() if path.suffix in LIBRARIES):
         try:
             torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         except OSError:
