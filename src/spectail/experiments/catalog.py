@@ -13,19 +13,19 @@ from .published import printed
 
 GROUPS = ("overall", "head", "medium", "tail")
 TITLES = {
-    "lt-main": "Main table: ViT-Small from scratch on three data sets",
-    "lt-pretrained": "Main table: ViT-Small fine-tuned on three data sets",
-    "wgr-lt": "Worst class in training and test, and their ratio",
-    "backbone": "Five backbones on ImageNet-LT from scratch",
-    "lt-ratio": "Imbalance factors 50 and 200 from scratch",
-    "lt-aug": "CAR with five augmentations from scratch, three imbalance factors",
-    "resnet-tiny-if": "ResNet fine-tuned on Tiny-ImageNet-LT, three imbalance factors",
-    "tiny-backbones-appendix": "ViT sizes fine-tuned on Tiny-ImageNet-LT",
+    "lt-main": "Main table: all methods of the paper, ViT-Small from scratch, on three data sets",
+    "lt-pretrained": "Main table: all methods of the paper, ViT-Small fine-tuned, on three data sets",
+    "wgr-lt": "Accuracy of the worst class in training and in test, and their ratio",
+    "backbone": "Five backbones from scratch on ImageNet-LT",
+    "lt-ratio": "Imbalance factors 50 and 200, from scratch",
+    "lt-aug": "CAR combined with five augmentation methods, from scratch, at three imbalance factors",
+    "resnet-tiny-if": "A ResNet fine-tuned on Tiny-ImageNet-LT, at three imbalance factors",
+    "tiny-backbones-appendix": "Three sizes of ViT fine-tuned on Tiny-ImageNet-LT",
     "lt-ratio-appendix": "Imbalance factors 50 and 200, fine-tuned",
-    "backbone-2-appendix": "CAR with five augmentations on five backbones from scratch",
-    "ours-aug-appendix": "CAR with five augmentations on five backbones, fine-tuned",
-    "lt-aug-v2-appendix": "CAR with five augmentations fine-tuned, three imbalance factors",
-    "lambda-ema-combined": "Ablation: without Lambda, without EMA",
+    "backbone-2-appendix": "CAR combined with five augmentation methods, on five backbones, from scratch",
+    "ours-aug-appendix": "CAR combined with five augmentation methods, on five backbones, fine-tuned",
+    "lt-aug-v2-appendix": "CAR combined with five augmentation methods, fine-tuned, at three imbalance factors",
+    "lambda-ema-combined": "Ablations of CAR: without class weights (Lambda), without averaging (EMA)",
 }
 
 

@@ -320,21 +320,29 @@ VALIDATION = ("val_balanced", "val_head", "val_medium", "val_tail", "val_bottom_
               "val_worst_test")  # fmt: skip
 OWN: dict[str, Grid] = {
     "combinations": Grid("Every method, plain and with CAR, at three imbalance factors", combinations),
-    "worst-class": Grid("The same runs: worst class in training and test, and their ratio", combinations, WORST),
-    "ablations": Grid("CAR without its parts, and with other ones", ablations),
-    "diagnostics": Grid(
-        "What CAR's history and gradient do during training", diagnostics, ("overall", "tail", *DIAGNOSTICS)
+    "worst-class": Grid(
+        "The same runs: accuracy of the worst class in training and in test, and their ratio", combinations, WORST
     ),
-    "sweeps": Grid("beta, r0, alpha and gamma one at a time, on validation data", sweeps, VALIDATION),
-    "selection": Grid("The lines of the trade-off on validation data", selection, VALIDATION),
+    "ablations": Grid("CAR with parts left out or replaced", ablations),
+    "diagnostics": Grid(
+        "How CAR's running confusion matrix and its gradient develop during training",
+        diagnostics,
+        ("overall", "tail", *DIAGNOSTICS),
+    ),
+    "sweeps": Grid("CAR's beta, r0, alpha and gamma, varied one at a time, on validation data", sweeps, VALIDATION),
+    "selection": Grid("The same lines as trade-off, on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
-    "trade-off": Grid("Overall accuracy against tail and worst classes, a line from each training", trade_off),
+    "trade-off": Grid(
+        "Overall accuracy against the tail and the worst classes, with a line from each training", trade_off
+    ),
     "purpose": Grid(
-        "What CAR is for: networks trained to the end (--scale complete)",
+        "What CAR is for: networks trained to the end (use --scale complete)",
         purpose,
         (*GROUPS, "worst_train", "late_gain"),
     ),
     "decay": Grid("What CAR gains at several weight decays of a linear head", decay),
-    "tuning": Grid("LoRA beside full fine-tuning (--scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")),
+    "tuning": Grid(
+        "LoRA beside full fine-tuning (use --scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")
+    ),
     "figures": Grid("The runs behind the paper's figures", figures, WORST),
 }

@@ -103,7 +103,7 @@ class CARConfig:
     warmup_epochs: NotNegative = 0.0
     """Epochs over which the weight of CAR then rises linearly to alpha."""
     stages: tuple[str, ...] | None = None
-    """Stages of the method in which CAR runs. By default all that are trained on labels."""
+    """Stages of the method in which CAR runs. By default all of them."""
     beta: BelowOne | None = None
     """Decay of the running confusion matrix. By default that of the preset."""
     r0: Positive | None = None
