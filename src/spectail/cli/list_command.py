@@ -61,7 +61,9 @@ def models() -> Table:
     table = Table("model", "what")
     for name, (summary, _) in MODELS.items():
         table.add_row(name, summary)
-    table.add_row("any timm name", "such as vit_small_patch16_224, resnet50, swin_tiny_patch4_window7_224")
+    table.add_row(
+        "any timm name", "any model of timm, such as vit_small_patch16_224, resnet50 or swin_tiny_patch4_window7_224"
+    )
     return table
 
 

@@ -20,7 +20,7 @@ class BalancedSoftmaxOptions(LossOptions):
 
 
 class BalancedSoftmax(Deferrable):
-    about = About(venue="NeurIPS 2020", needs="counts")
+    about = About(venue="NeurIPS 2020", needs="class counts")
     options = BalancedSoftmaxOptions()
 
     def make_criterion(self) -> nn.Module:

@@ -47,9 +47,9 @@ class BALMS(TwoStage):
     about = About(
         "loss, sampler, two stages",
         "NeurIPS 2020",
-        "counts, class-balanced meta data (drawn from train), linear head",
-        "second stage: about 2.5 times a step of a head",
-        "draws a class, then an image (--meta-draw item is the authors')",
+        "class counts, class-balanced meta batches (from the training set), linear head",
+        "a step of the second stage takes about 2.5 times that of a plain head",
+        "draws a class and then an image; the authors draw among all images (--meta-draw item)",
     )
     options = BALMSOptions()
     head = "linear"

@@ -30,9 +30,9 @@ class BBN(Method):
     about = About(
         "model, sampler, schedule",
         "CVPR 2020",
-        "counts, second sampler, images, linear head",
-        "about twice a step",
-        "emphasis by the code's T - 1, not the paper's T (--count-from paper)",
+        "class counts, a second sampler, images, linear head",
+        "a step takes about twice as long",
+        "epochs are counted from 0, as in the authors' code; the paper counts from 1 (--count-from paper)",
     )
     options = BBNOptions()
     takes_mixed = False

@@ -19,6 +19,8 @@ class CARBalancedOptions(BalancedSoftmaxOptions):
 
 
 class CARBalanced(BalancedSoftmax):
-    about = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
+    about = About(
+        "regulariser", "this project", "class counts", "less than 2 % of a ResNet-32 step", "not in CAR's paper"
+    )
     options = CARBalancedOptions()
     required_settings: ClassVar = {"car": {"preset": "balanced"}}

@@ -18,6 +18,8 @@ class CARWorstOptions(BalancedSoftmaxOptions):
 
 
 class CARWorst(BalancedSoftmax):
-    about = About("regulariser", "this project", "counts", "below 2 % of a ResNet-32 step", "not in the paper")
+    about = About(
+        "regulariser", "this project", "class counts", "less than 2 % of a ResNet-32 step", "not in CAR's paper"
+    )
     options = CARWorstOptions()
     required_settings: ClassVar = {"car": {"preset": "worst"}}

@@ -27,7 +27,11 @@ class ClassBalancedOptions(DeferOptions):
 
 
 class ClassBalanced(MaybeSigmoid):
-    about = About(venue="CVPR 2019", needs="counts", deviations="softmax base; the authors ship the focal one")
+    about = About(
+        venue="CVPR 2019",
+        needs="class counts",
+        deviations="softmax cross entropy; the authors' code uses focal loss",
+    )
     options = ClassBalancedOptions()
 
     def make_criterion(self) -> nn.Module:

@@ -33,7 +33,12 @@ class CMOOptions(BaseLossOptions):
 
 
 class CMO(OnBaseLoss):
-    about = About("augmentation, sampler", "CVPR 2022", "counts, second sampler, images", "a second stream of images")
+    about = About(
+        "augmentation, sampler",
+        "CVPR 2022",
+        "class counts, a second sampler, images",
+        "loads a second stream of images",
+    )
     options = CMOOptions()
     takes_mixed = False
     needs_images = True

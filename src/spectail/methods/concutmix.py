@@ -68,9 +68,9 @@ class ConCutMix(Method):
     about = About(
         "augmentation, contrastive, head",
         "IEEE TIP 2024",
-        "counts, three views, second sampler, images",
-        "about three times a step (lite: none)",
-        "K class vectors embedded, as the text says; the CIFAR script's shapes are wrong",
+        "class counts, three views, a second sampler, images",
+        "a step takes about three times as long; --mode lite costs nothing",
+        "embeds the K class vectors, as the paper says; the shapes in the authors' CIFAR script are wrong",
     )
     options = ConCutMixOptions()
     takes_mixed = False

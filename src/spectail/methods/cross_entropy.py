@@ -12,4 +12,4 @@ class CrossEntropy(Deferrable):
 
 
 class CrossEntropyCAR(CrossEntropy):
-    about = About("regulariser", "CVPR 2026", "counts", "below 2 % of a ResNet-32 step")
+    about = About("regulariser", "CVPR 2026", "class counts", "less than 2 % of a ResNet-32 step")

@@ -20,9 +20,10 @@ class CRT(TwoStage):
     about = About(
         "sampler, two stages",
         "ICLR 2020",
-        "counts (sampler)",
+        "class counts (for the sampler)",
         "a short second stage on the head",
-        "draws classes independently; smooth cosine (--stage2-schedule cosine-epochs is theirs)",
+        "draws classes independently of each other; the learning rate falls in every step, the authors' once an epoch "
+        "(--stage2-schedule cosine-epochs)",
     )
     options = CRTOptions()
 

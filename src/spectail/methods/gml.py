@@ -38,9 +38,9 @@ class GML(TwoStage):
     about = About(
         "batch loss, two stages",
         "CVPR 2023",
-        "counts, large batches, linear head",
+        "class counts, large batches, linear head",
         "a short second stage on the head",
-        "no official code: settings of stage two and form of the average are reconstructed",
+        "no code was released: the settings of stage two and the form of the average are reconstructed",
     )
     options = GMLOptions()
     head = "linear"

@@ -25,7 +25,7 @@ class LDAMOptions(LossOptions):
 
 
 class LDAMDRW(Deferrable):
-    about = About("loss, head, schedule", "NeurIPS 2019", "counts, cosine head")
+    about = About("loss, head, schedule", "NeurIPS 2019", "class counts, cosine head")
     options = LDAMOptions()
     head = "cosine"
 

@@ -24,7 +24,7 @@ class LogitAdjustmentOptions(LossOptions):
 
 
 class LogitAdjustment(Deferrable):
-    about = About("post hoc", "ICLR 2021", "counts")
+    about = About("post hoc", "ICLR 2021", "class counts")
     options = LogitAdjustmentOptions()
     adjusts_at_inference = True
 

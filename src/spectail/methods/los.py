@@ -28,7 +28,8 @@ class LOS(TwoStage):
         "ICLR 2025",
         "nothing",
         "a short second stage on the head",
-        "flip at test only by --flip-test or --recipe; the paper's backbone is not verified",
+        "predictions of mirrored test images are averaged in only with --flip-test or --recipe; the paper's backbone "
+        "is not verified",
     )
     options = LOSOptions()
     length = (20, 200)

@@ -14,7 +14,7 @@ class LWS(CRT):
     about = About(
         "sampler, two stages",
         "ICLR 2020",
-        "counts (sampler), linear head",
+        "class counts (for the sampler), linear head",
         "a short second stage on the head",
         CRT.about.deviations,
     )

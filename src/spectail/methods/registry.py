@@ -34,36 +34,53 @@ class Entry:
 
 
 ENTRIES = [
-    Entry("ce", "cross entropy", "cross_entropy:CrossEntropy"),
-    Entry("focal", "easy samples count less", "focal:Focal"),
-    Entry("cb", "class weights by effective number", "class_balanced:ClassBalanced"),
-    Entry("ldam-drw", "larger margins for rarer classes, class weights late", "ldam_drw:LDAMDRW"),
-    Entry("balanced-softmax", "prior added to the training logits", "balanced_softmax:BalancedSoftmax"),
-    Entry("balms", "Balanced Softmax with learned sampling rates, on a frozen backbone", "balms:BALMS"),
-    Entry("bbn", "two branches, uniform and reversed sampling, emphasis moves over", "bbn:BBN"),
-    Entry("wb", "strong weight decay, then a balanced loss, class vectors capped", "weight_balancing:WeightBalancing"),
-    Entry("gml", "geometric mean of class recalls; old and new head averaged", "gml:GML"),
-    Entry("los", "the trained head is trained further with almost flat labels", "los:LOS"),
-    Entry("remix", "mixed images whose label leans to the rarer class", "remix:ReMix"),
-    Entry("cmo", "patches of balanced images pasted into long-tailed ones", "cmo:CMO"),
-    Entry("concutmix", "contrastive learning, pasted patches, rectified labels", "concutmix:ConCutMix"),
-    Entry("logit-adjustment", "prior taken off the logits after training", "logit_adjustment:LogitAdjustment"),
-    Entry("tau-norm", "class vectors divided by a power of their length after training", "tau_norm:TauNorm"),
-    Entry("crt", "fresh head, class-balanced sampling, frozen backbone", "crt:CRT"),
-    Entry("lws", "one learned factor per class, class-balanced sampling, frozen backbone", "lws:LWS"),
-    Entry("safa-r", "rare features moved along directions read from frequent ones", "safa:SAFA"),
-    Entry("metasaug", "features augmented by class covariances that balanced data correct", "metasaug:MetaSAug"),
-    Entry("car", "cross entropy + CAR", "cross_entropy:CrossEntropyCAR", car=True),
+    Entry("ce", "plain cross entropy", "cross_entropy:CrossEntropy"),
+    Entry("focal", "a loss in which samples that are already easy count less", "focal:Focal"),
+    Entry("cb", "classes weighted by the inverse of their effective number of images", "class_balanced:ClassBalanced"),
+    Entry("ldam-drw", "larger margins for rarer classes, and class weights late in training", "ldam_drw:LDAMDRW"),
+    Entry(
+        "balanced-softmax",
+        "cross entropy with the log prior added to the training logits",
+        "balanced_softmax:BalancedSoftmax",
+    ),
+    Entry("balms", "a head on frozen features: Balanced Softmax with learned sampling rates", "balms:BALMS"),
+    Entry("bbn", "two branches, for uniform and reversed sampling, mixed with a moving weight", "bbn:BBN"),
+    Entry(
+        "wb",
+        "strong weight decay, then a class-balanced head with capped class vectors",
+        "weight_balancing:WeightBalancing",
+    ),
+    Entry("gml", "a loss on the geometric mean of class recalls; old and new head averaged", "gml:GML"),
+    Entry("los", "the head is trained further with almost uniform soft labels", "los:LOS"),
+    Entry("remix", "mixup or CutMix whose labels favour the rarer of the two classes", "remix:ReMix"),
+    Entry("cmo", "patches of class-balanced images pasted into long-tailed ones", "cmo:CMO"),
+    Entry("concutmix", "contrastive learning with pasted patches and corrected labels", "concutmix:ConCutMix"),
+    Entry(
+        "logit-adjustment",
+        "subtracts the log class prior from the logits after training",
+        "logit_adjustment:LogitAdjustment",
+    ),
+    Entry("tau-norm", "divides class vectors by a power of their length after training", "tau_norm:TauNorm"),
+    Entry("crt", "a new head on frozen features, trained with class-balanced sampling", "crt:CRT"),
+    Entry("lws", "one learned scale per class on a frozen network, class-balanced sampling", "lws:LWS"),
+    Entry("safa-r", "rare features moved along directions learned from frequent classes", "safa:SAFA"),
+    Entry("metasaug", "features augmented by class covariances that balanced batches correct", "metasaug:MetaSAug"),
+    Entry(
+        "car",
+        "cross entropy plus CAR, a penalty on the strongest confusions",
+        "cross_entropy:CrossEntropyCAR",
+        car=True,
+    ),
     Entry(
         "car-balanced",
-        "Balanced Softmax + CAR on prior-shifted logits",
+        "Balanced Softmax plus CAR, both on logits with the prior added",
         "car_balanced:CARBalanced",
         car=True,
         prior_shift=True,
     ),
     Entry(
         "car-worst",
-        "Balanced Softmax + the soft maximum of the class errors",
+        "Balanced Softmax plus a penalty on the largest class errors",
         "car_worst:CARWorst",
         car=True,
         prior_shift=True,
@@ -102,7 +119,7 @@ def find_method(name: str, *, from_file: bool = False) -> Entry:
 
 
 def _elsewhere(name: str) -> Entry:
-    entry = Entry(name, "from elsewhere", name)
+    entry = Entry(name, "a method from elsewhere", name)
     try:
         kind = entry.load()
     except (Exception, SystemExit) as error:  # whatever the module does when it is imported

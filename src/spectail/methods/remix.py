@@ -30,7 +30,7 @@ class ReMixOptions(BaseLossOptions):
 
 
 class ReMix(OnBaseLoss):
-    about = About("augmentation", "ECCV 2020 workshops", "counts")
+    about = About("augmentation", "ECCV 2020 workshops", "class counts")
     options = ReMixOptions()
     takes_mixed = False
 

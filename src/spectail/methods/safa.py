@@ -56,9 +56,9 @@ class SAFA(OnBaseLoss):
     about = About(
         "feature augmentation, schedule",
         "ECCV 2022, reconstructed",
-        "counts",
-        "below 1 % of a ResNet-32 step",
-        "a reconstruction: no code was released; form of the networks, weights of the losses and schedule are ours",
+        "class counts",
+        "less than 1 % of a ResNet-32 step",
+        "a reconstruction, as no code was released: the networks, the weights of the losses and the schedule are ours",
     )
     options = SAFAOptions()
     takes_mixed = False

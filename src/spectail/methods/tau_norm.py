@@ -21,7 +21,7 @@ class TauNormOptions(LossOptions):
 
 
 class TauNorm(Deferrable):
-    about = About("post hoc", "ICLR 2020", "linear head", deviations="tau is 1, not searched")
+    about = About("post hoc", "ICLR 2020", "linear head", deviations="tau is 1 and not tuned")
     options = TauNormOptions()
     head = "linear"
 

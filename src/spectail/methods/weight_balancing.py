@@ -35,10 +35,11 @@ class WeightBalancing(TwoStage):
     about = About(
         "regulariser, two stages",
         "CVPR 2022",
-        "counts in stage two, linear head",
+        "class counts in stage two, linear head",
         "a short second stage on the head",
-        "flip at test only by --flip-test or --recipe; the code's ResNet-34 is --model resnet34-cifar; smooth cosine "
-        "(--schedule and --stage2-schedule cosine-epochs are the code's)",
+        "predictions of mirrored test images are averaged in only with --flip-test or --recipe; the authors' ResNet-34 "
+        "is --model resnet34-cifar; the learning rate falls in every step, the authors' once an epoch "
+        "(--schedule cosine-epochs and --stage2-schedule cosine-epochs)",
     )
     options = WeightBalancingOptions()
     head = "linear"

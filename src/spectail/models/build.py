@@ -59,11 +59,14 @@ def _resnet34(options: dict[str, Any]) -> nn.Module:
 
 
 MODELS: dict[str, tuple[str, Callable[[dict[str, Any]], nn.Module]]] = {
-    "small-cnn": ("three convolutions, for the embedded data set", lambda options: SmallCNN()),
-    "small-vit": ("ViT of width 192 and depth 6 for small images", lambda options: SmallViT(**options)),
-    "resnet20": ("CIFAR ResNet-20", lambda options: CifarResNet(20)),
-    "resnet32": ("CIFAR ResNet-32, the field's network for CIFAR-LT", lambda options: CifarResNet(32)),
-    "resnet34-cifar": ("ResNet-34 with a stem for 32 x 32 images, as in Weight Balancing and LOS", _resnet34),
+    "small-cnn": ("CNN with three convolutions, for small images such as glyphs-lt", lambda options: SmallCNN()),
+    "small-vit": ("ViT of width 192 and depth 6, for small images", lambda options: SmallViT(**options)),
+    "resnet20": ("ResNet-20 for 32 x 32 images, as in CIFAR papers", lambda options: CifarResNet(20)),
+    "resnet32": ("ResNet-32 for 32 x 32 images, the usual network for CIFAR-LT", lambda options: CifarResNet(32)),
+    "resnet34-cifar": (
+        "ResNet-34 of full width with a stem for 32 x 32 images, as in Weight Balancing and LOS",
+        _resnet34,
+    ),
 }
 
 

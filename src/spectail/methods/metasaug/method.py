@@ -82,9 +82,10 @@ class MetaSAug(TwoStage):
     about = About(
         "feature augmentation, schedule",
         "CVPR 2021",
-        "counts, linear head, class-balanced meta data (drawn from train)",
-        "from its start on: 1.5 times a step; with --virtual all about 5 times",
-        "step ahead on the head only (--virtual all is the authors'); meta data from the training set",
+        "class counts, linear head, class-balanced meta batches (from the training set)",
+        "once it starts, a step takes 1.5 times as long, with --virtual all about 5 times",
+        "looks ahead on the head only, the authors on the whole network (--virtual all); meta batches come from "
+        "the training set",
     )
     options = MetaSAugOptions()
     takes_mixed = False
