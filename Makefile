@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 
 # The best classifier for the embedded data set, from scratch, with its report.
 demo: $(READY)
-	$(BIN)/spectail fit glyphs-lt --model small-cnn --device cpu --output runs/demo
+	$(BIN)/spectail fit glyphs-lt --model small-cnn --device cpu
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/package

@@ -12,6 +12,9 @@ from spectail.experiments import driver
 from spectail.fit import backbone, crossfit, networks
 from spectail.fit.crossfit import Here
 from spectail.models.build import ModelConfig
+from spectail.testing.runs import Stop, StopAfter, assert_same
+from spectail.training.loop import train
+from spectail.training.signals import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +114,36 @@ def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, cap
         whole = json.loads((tmp_path / "found" / "manifest.json").read_text())
         assert cut["splits"]["train"]["images"] + cut["splits"]["val"]["images"] == whole["splits"]["train"]["images"]
         assert record["judged"] == cut["splits"]["val"]["images"]
+
+
+def test_a_fit_that_is_stopped_in_its_last_training_goes_on_with_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 3)
+    command = (
+        "glyphs-lt", "--num-classes", "4", "--max-per-class", "24", "--imbalance", "6", "--device", "cpu", "--method",
+        "ce", "--no-report",
+    )  # fmt: skip
+    assert said(capsys, *command, "--output", "whole")[0] == 0
+
+    def stopped(config, **more):
+        with pytest.raises(Stop):
+            train(config, **more | {"reporter": StopAfter(2)})
+        raise Interrupted("stopped on request")
+
+    monkeypatch.setattr("spectail.fit.run.train", stopped)
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *command])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, err) == (130, "")
+    assert out.endswith(
+        "spectail fit: stopped in its last training. The same command chooses again and goes on with it.\n"
+    )
+    monkeypatch.setattr("spectail.fit.run.train", train)
+    assert said(capsys, *command)[0] == 0
+    [folder] = (tmp_path / "runs").iterdir()
+    assert_same(tmp_path / "whole", folder, "a fit is stopped")
+    assert (folder / "fit.json").exists()
+    assert (folder / "advice.csv").exists()
+    assert unused(folder) != folder
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def run(arguments: list[str]) -> None:
     from ..training.config import TrainConfig  # noqa: PLC0415
     from ..training.hardware import check_device  # noqa: PLC0415
     from ..training.run_folder import RunFolder  # noqa: PLC0415
+    from ..training.signals import Interrupted  # noqa: PLC0415
 
     goal = Goal.parse(options.goal, options.keep)
     budget = seconds(options.budget) if options.budget is not None else None
@@ -103,9 +104,10 @@ def run(arguments: list[str]) -> None:
     options.engine.check()
     check_device(options.device)
     output = options.output or unused(Path("runs") / f"fit-{word(options.data.dataset)}-{options.goal}")
-    if (output / "config.yaml").exists():
-        raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
-    RunFolder(output).check_free()
+    if not stopped_early(output):
+        if (output / "config.yaml").exists():
+            raise ValueError(f"{output} already holds a run; choose another --output, or move it away.")
+        RunFolder(output).check_free()
     data = DataConfig(**vars(options.data))
     config = TrainConfig(
         data, ModelConfig(**vars(options.model)), seed=options.seed, device=options.device, output=output
@@ -135,6 +137,9 @@ def run(arguments: list[str]) -> None:
         except Stopped as stop:
             say("spectail fit: stopped; features that were computed are in the cache.")
             raise SystemExit(128 + stop.number) from None
+        except Interrupted:
+            say("spectail fit: stopped in its last training. The same command chooses again and goes on with it.")
+            raise SystemExit(130) from None
     show(console, fitting.record, output)
     if options.report:
         from ..report.run_record import read_run  # noqa: PLC0415 - matplotlib is slow to import
@@ -255,7 +260,12 @@ def seconds(text: str) -> float:
 def unused(path: Path) -> Path:
     """The path, or with a number behind it where a run is there already."""
     names = (path, *(path.with_name(f"{path.name}-{number}") for number in range(2, 10_000)))
-    return next(one for one in names if not (one / "config.yaml").exists())
+    return next(one for one in names if stopped_early(one) or not (one / "config.yaml").exists())
+
+
+def stopped_early(folder: Path) -> bool:
+    """Whether a fit was stopped there in its last training."""
+    return (folder / ".fit.lock").exists() and (folder / "config.yaml").exists() and not (folder / "fit.json").exists()
 
 
 def word(dataset: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 
     return Chosen(
         candidate,
         result.fitted[candidate.training.title],
-        choice,
+        replace(choice, note=_why(choice, candidates)),
         _adjustment(result, candidate, goal),
         {name: float(values[choice.index]) for name, values in scores.items()},
         plain,
@@ -84,6 +84,14 @@ def choose_candidate(result: CrossFit, goal: Goal, plain: Training, seed: int = 
         {name: _entry(candidates[at], at, scores) for name, at in others.items()},
         _lines(candidates, scores),
     )
+
+
+def _why(choice: Choice, candidates: list[Candidate]) -> str:
+    """The reason, with the best by its name, and why the table's figures are not quite those of the choice."""
+    if not choice.floor_met:
+        return choice.note
+    best = f" The best is {candidates[choice.best].title}." if choice.best != choice.index else ""
+    return f"{choice.note}{best} Close decisions count in part here, so the points are not quite those of the table."
 
 
 def _difference(scores: NDArray[np.float64], draws: NDArray[np.float64]) -> Difference:

@@ -73,7 +73,10 @@ def fit(
     engine: Carrier | None = None,
     done: Callable[[int, int], None] = lambda done, total: None,
 ) -> Fitting:
-    """Find the best classifier for a goal, and train it on all training images."""
+    """Find the best classifier for a goal, and train it on all training images.
+
+    A fit that was stopped in its last training goes on with it when it is called again.
+    """
     reporter = reporter or Reporter()
     began = time.monotonic()
     deadline = began + (FOR_CHOOSING * asked.budget if asked.budget is not None else float("inf"))
@@ -191,7 +194,7 @@ def _final(config: TrainConfig, chosen: Chosen, data: Data, reporter: Reporter, 
     held = float(np.mean(chosen.fitted.logits[:, 0] == chosen.fitted.logits[:, 0])) / max(len(chosen.fitted.folds), 1)
     one = _head_config(config, chosen.candidate.training)
     one = _length(one, chosen.fitted.steps, len(data.train), epochs, 1 / (1 - held))
-    return train(one, data=data, adjustment=chosen.adjustment, reporter=_Quiet(reporter))
+    return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=_Quiet(reporter))
 
 
 def _network(
@@ -201,9 +204,9 @@ def _network(
     training = chosen.candidate.training
     if training.features == AS_TRAINED:
         one = networks.settings(config, training.method, asked.config.output, asked.epochs)
-        return train(one, data=data, adjustment=chosen.adjustment, reporter=reporter)
+        return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=reporter)
     one = networks.settings(config, training.backbone, folder / f"all-{training.backbone}", asked.epochs)
-    train(one, data=data, reporter=reporter)
+    train(one, resume=True, data=data, reporter=reporter)
     started = replace(config, model=replace(config.model, init=one.output), output=asked.config.output)
     return _final(started, chosen, data, reporter, None)
 
@@ -226,7 +229,7 @@ def _finetuned(
         notes.append("that is less than what the chosen head reaches; without --finetune you get that head")
     if not found.converged:
         notes.append("the network was not trained to the end: pass a larger --epochs")
-    return train(one, data=data, adjustment=again.adjustment, reporter=reporter), notes
+    return train(one, resume=True, data=data, adjustment=again.adjustment, reporter=reporter), notes
 
 
 class _Quiet(Reporter):

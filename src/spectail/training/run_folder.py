@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -207,8 +208,17 @@ class RunFolder:
             what = f"holds no finished run: {missing[0]} is missing" if self.path.is_dir() else "does not exist"
             what = "is a file, not the folder of a run" if self.path.is_file() else what
             advice = "Give the folder of a run that has ended; spectail train --resume takes one to its end."
+            if not self.path.exists():
+                advice = f"Give the folder of a run that has ended{self._alike()}"
             raise FileNotFoundError(f"{called or self.path} {what}. {advice}")
         self.check_whole("config.yaml", "manifest.json", *names)
+
+    def _alike(self) -> str:
+        """A folder beside this one whose name was meant, perhaps; otherwise a full stop."""
+        home = self.path.parent
+        beside = [one.name for one in home.iterdir() if (one / "config.yaml").is_file()] if home.is_dir() else []
+        close = get_close_matches(self.path.name, beside, 1)
+        return f"; did you mean {home / close[0]}?" if close else "."
 
     def check_whole(self, *names: str) -> None:
         """Refuse files that are not as the run wrote them."""
