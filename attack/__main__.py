@@ -23,6 +23,8 @@ from .cases import Row, workshop
 
 SEED = 24
 ROWS = {
+    # first, since memory that other rows have freed could be used again
+    "memory": (memory.attack, "memory that runs out", "a sentence, earlier files whole, runs go on", 4, 2),
     "inputs": (inputs.attack, "generated bad input, commands", "0 tracebacks, hangs, half-written files, silently wrong",
                3_000, 900),
     "api": (api.attack, "generated bad input, Python API", "an answer or a sentence", 2_500, 800),
@@ -30,7 +32,6 @@ ROWS = {
     "damage": (damage.attack, "damage to files of runs, checkpoints, stores, caches", "noticed or harmless", 2, 1),
     "hostile": (hostile.attack, "hostile files, names and paths", "0 code run, 0 files outside", 1, 1),
     "bombs": (bombs.attack, "small files that become large, numbers without end", "a sentence in 20 s and 1 GB", 1, 1),
-    "memory": (memory.attack, "memory that runs out", "a sentence, earlier files whole, runs go on", 4, 2),
     "writers": (writers.attack, "two writers on one folder", "one works, one gets a sentence", 10, 10),
     "disk": (disk.attack, "full disk at every kind of write", "a sentence, earlier files whole", 1, 1),
     "page": (page.attack, "names in the report, opened in Chromium", "text stays text", 1, 1),

@@ -173,7 +173,7 @@ def as_counts(
         if _look_like_labels(result.counts):
             raise ValueError(
                 f"class_counts must be images per class; these {len(result):,} numbers from 0 to "
-                f"{int(result.counts.max())} look like labels. Count them first: ClassCounts.from_targets(labels)."
+                f"{int(result.counts.max())} look like labels. Count them, once: ClassCounts.from_targets(labels)."
             )
         empty = int((result.counts == 0).nonzero()[0])
         raise ValueError(f"class_counts must be positive; {result.describe(empty)} has 0 images. {advice}")
