@@ -68,7 +68,8 @@ class FitCommand:
     """Methods to choose from; cross entropy is always tried. By default all that `fit` knows."""
     model: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     finetune: bool = False
-    """Train the whole network at the end, by the method that is best on its features."""
+    """Train the whole network at the end, by the method that is best on its features, and take it unless the head
+    alone is better."""
     epochs: int | None = None
     """Epochs for which whole networks and the final head are trained. By default until the held-out loss stops
     falling."""

@@ -31,8 +31,8 @@ from .folds import ALWAYS_TRAINED
 HELD_OUT = 0.2
 """Share of each class that the choice is made on."""
 SCRATCH = {"optim": {"epochs": 45, "batch_size": 64, "lr": 5e-3, "weight_decay": 0.05}}
-TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}}
-"""Of a network that starts from pre-trained weights."""
+TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}, "tuning": {"head_init": "means"}}
+"""Of a network that starts from pre-trained weights; few images make few steps, too few for a random head."""
 METHODS = ("ce", "balanced-softmax")
 FLAT = 0.5
 """Points that the accuracy may still gain in the last fifth of a training that has come to its end; or twice as many as
