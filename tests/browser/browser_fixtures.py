@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
          "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -25,7 +26,11 @@ class Browser:
         self.media(dark=dark)
         self.logs()
         self.driver.get(path.as_uri())
-        assert float(self.run("return document.documentElement.dataset.ready")) > 0
+        # a busy machine may answer between the load and the last script
+        ready = WebDriverWait(self.driver, 10).until(
+            lambda _: self.run("return document.documentElement.dataset.ready")
+        )
+        assert float(ready) > 0
         return self
 
     def media(self, *, dark=False, kind=""):
