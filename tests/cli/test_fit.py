@@ -116,11 +116,10 @@ def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, cap
         assert record["judged"] == cut["splits"]["val"]["images"]
 
 
-@pytest.mark.parametrize("spoilt", [False, True])
-def test_a_network_that_is_finetuned_is_taken_if_it_is_no_worse_than_the_head(tmp_path, capsys, monkeypatch, spoilt):
+def test_a_network_that_finetuning_spoils_is_not_taken(tmp_path, capsys, monkeypatch):
     data = ("glyphs-lt", "--num-classes", "4", "--max-per-class", "24", "--imbalance", "6", "--device", "cpu")
     assert main(["train", *data, "--epochs", "1", "--output", "start", "--no-report", "--quiet"]) == 0
-    monkeypatch.setitem(networks.TUNED, "optim", {"epochs": 4, "lr": 1.0 if spoilt else 1e-3})
+    monkeypatch.setitem(networks.TUNED, "optim", {"epochs": 2, "lr": 1.0})
     code, _, err = said(
         capsys, *data, "--model", "small-cnn", "--init", "start", "--method", "ce", "--finetune", "--output", "found",
         "--no-report",
@@ -129,9 +128,8 @@ def test_a_network_that_is_finetuned_is_taken_if_it_is_no_worse_than_the_head(tm
     [note] = [
         one for one in json.loads((tmp_path / "found" / "fit.json").read_text())["notes"] if "whole network" in one
     ]
-    taken = "which was therefore taken" in note
-    assert ("probe: true" in (tmp_path / "found" / "config.yaml").read_text()) == taken
-    assert taken or not spoilt
+    assert "which was therefore taken" in note
+    assert "probe: true" in (tmp_path / "found" / "config.yaml").read_text()
 
 
 def test_a_fit_that_is_stopped_in_its_last_training_goes_on_with_it(tmp_path, capsys, monkeypatch):
