@@ -117,7 +117,7 @@ def fit_all(name, arrays, seed, cache):
                 )
                 result.fitted[way.title], logits[way.title] = fitted, file["test"].astype(np.float32)
             continue
-        cross_fit(result, {"": table}, [way], base, Goal())
+        cross_fit(result, table, [way], base, Goal())
         given, fitted = torch.from_numpy(features), result.fitted[way.title]
         transform = FeatureTransform(way.features, features.shape[1]).fit_(given)
         head = train_head(transform(given), table.labels, names, way.config(base), round(fitted.steps * 1.25))

@@ -115,7 +115,7 @@ def measure(features: Any, labels: Any, how: str, seed: int) -> dict[str, Any]:
     training = next(one for one in trainings(features.shape[1]) if one.features == "standard" and one.decay)
     table = Table(scaled, given, names)
     fit = CrossFit(given, table.counts, make_folds(given, 5, seed))
-    cross_fit(fit, {"": table}, [training], TrainConfig(seed=seed), Goal(), ladder=LADDER)
+    cross_fit(fit, table, [training], TrainConfig(seed=seed), Goal(), ladder=LADDER)
     logits = fit.fitted[training.title].logits
     advice = advise(logits, given, names, table.counts)
     places, wrong = np.array([issue.position for issue in advice.label_issues], dtype=np.int64), given != labels

@@ -168,7 +168,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
             way.title: way for way in (self._tuned(way, width) for way in trainings(width, None, len(table.labels)))
         }
         cross_fit(
-            crossed, {"": table}, list(ways.values()), base, goal,
+            crossed, table, list(ways.values()), base, goal,
             ladder=None if self.max_iter is None else (self.max_iter,),
             done=lambda done, total: self._say(f"{done} of at most {total} heads are trained."),
         )  # fmt: skip

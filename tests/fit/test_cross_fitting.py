@@ -63,7 +63,7 @@ def test_no_head_has_seen_what_it_predicts():
     labels = np.repeat([0, 1], 60)
     table = Table(np.eye(120, dtype=np.float32), random.permutation(labels), NAMES[:2])
     result = result_of(table, 4)
-    cross_fit(result, {"": table}, [replace(baseline(), features="raw")], TrainConfig(), Goal(), ladder=(200,))
+    cross_fit(result, table, [replace(baseline(), features="raw")], TrainConfig(), Goal(), ladder=(200,))
     (one,) = result.fitted.values()
     assert one.folds == result.used == (0, 1, 2, 3)
     right = one.logits.argmax(1) == table.labels
@@ -75,7 +75,7 @@ def test_no_head_has_seen_what_it_predicts():
 def test_out_of_fold_logits_are_those_of_heads_trained_by_hand():
     table, one = mixture(), baseline()
     result = result_of(table)
-    cross_fit(result, {"": table}, [one], TrainConfig(), Goal(), ladder=SHORT)
+    cross_fit(result, table, [one], TrainConfig(), Goal(), ladder=SHORT)
     fitted = result.fitted[one.title]
     features = prepared(table.features, one.features)
     for fold in result.used:
@@ -91,9 +91,7 @@ def test_the_first_look_keeps_the_best_third_and_cross_entropy():
     table = mixture()
     result = result_of(table, 4)
     seen = []
-    cross_fit(
-        result, {"": table}, trainings(6)[:6], TrainConfig(), Goal(), ladder=SHORT, done=lambda *at: seen.append(at)
-    )
+    cross_fit(result, table, trainings(6)[:6], TrainConfig(), Goal(), ladder=SHORT, done=lambda *at: seen.append(at))
     whole = {one.training.title for one in result.whole()}
     assert baseline().title in whole
     assert 2 <= len(whole) <= 3 < len(result.fitted) == 6
@@ -118,7 +116,7 @@ def test_candidates_with_car_are_long_enough_whatever_their_loss(monkeypatch):
     result = result_of(table, 2)
     methods = ("ce", "balanced-softmax", "car", "car-worst")
     ways = [replace(next(one for one in trainings(6) if one.method == name), lr=3.0) for name in methods]
-    cross_fit(result, {"": table}, ways, TrainConfig(), Goal(), ladder=(10, 20, 40))
+    cross_fit(result, table, ways, TrainConfig(), Goal(), ladder=(10, 20, 40))
     assert [result.fitted[one.title].steps for one in ways] == [10, 10, 40, 40]
 
 
@@ -135,10 +133,10 @@ def test_a_head_whose_process_died_is_trained_again_and_not_for_ever():
     table = mixture()
     whole, again, lost = (result_of(table) for _ in range(3))
     for result, engine in ((whole, None), (again, Deadly(2))):
-        cross_fit(result, {"": table}, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=engine)
+        cross_fit(result, table, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=engine)
     np.testing.assert_array_equal(again.fitted[baseline().title].logits, whole.fitted[baseline().title].logits)
     with pytest.raises(ValueError, match="cross entropy, standard failed: the node was lost"):
-        cross_fit(lost, {"": table}, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=Deadly(3))
+        cross_fit(lost, table, [baseline()], TrainConfig(), Goal(), ladder=SHORT, engine=Deadly(3))
 
 
 def test_classes_of_one_size_have_no_prior_to_shift_by():
@@ -151,7 +149,7 @@ def test_classes_of_one_size_have_no_prior_to_shift_by():
 def test_a_deadline_leaves_cross_entropy_which_is_finished_first():
     table = mixture()
     result = result_of(table, 4)
-    cross_fit(result, {"": table}, trainings(6)[:3], TrainConfig(), Goal(), ladder=SHORT, deadline=time.monotonic() - 1)
+    cross_fit(result, table, trainings(6)[:3], TrainConfig(), Goal(), ladder=SHORT, deadline=time.monotonic() - 1)
     assert result.out_of_time
     assert [one.training for one in result.whole()] == [baseline()]
     assert choose_candidate(result, Goal(), baseline()).candidate.training == baseline()

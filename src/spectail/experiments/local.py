@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -56,6 +57,7 @@ class LocalEngine:
         self.context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             self.context.set_forkserver_preload([f"{__package__}.local"])
+            multiprocessing.forkserver.ensure_running()  # it imports while the data are read here
 
     def carry_out(self, waiting: deque[Task], begun: Callable[[Task], None]) -> Iterator[tuple[Task, Outcome]]:
         children: list[Child] = []

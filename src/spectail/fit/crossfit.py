@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -194,7 +194,7 @@ def prepared(features: NDArray[np.float32], kind: str) -> torch.Tensor:
 
 def cross_fit(
     result: CrossFit,
-    tables: Mapping[str, Table],
+    table: Table,
     trainings: Sequence[Training],
     base: TrainConfig,
     goal: Goal,
@@ -212,14 +212,14 @@ def cross_fit(
 
     Args:
         result: with the folds; what is known already stays.
-        tables: features by backbone, for the same images.
+        table: features of the same images.
         ladder: lengths to try; None for those that suit the number of rows.
     """
     ladder = ladder or ladder_for(len(result.labels))
     first, rest = result.used[:FIRST_LOOK], result.used[FIRST_LOOK:]
     empty = np.full((len(result.labels), len(result.counts)), np.nan, dtype=np.float32)
     tasks = [
-        HeadTask(one.title, one, one.config(base), tables[one.backbone], result.folds, first if place else result.used,
+        HeadTask(one.title, one, one.config(base), table, result.folds, first if place else result.used,
                  ladder=ladder)
         for place, one in enumerate(trainings)
     ]  # fmt: skip

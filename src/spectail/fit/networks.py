@@ -41,9 +41,10 @@ it jumps from epoch to epoch by chance."""
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks trained on a part of the data, the features that they give, and what they predict for the rest."""
+    """Networks trained on a part of the data, and what they predict for the rest."""
 
-    tables: dict[str, Table]
+    table: Table
+    """Features that the first one gives; heads on those of the others were as good and cost as much again."""
     result: CrossFit
     images: Images
     converged: bool
@@ -77,13 +78,14 @@ def train_networks(
     for task, outcome in (engine or Here()).carry_out(tasks, lambda task: reporter.start(f"training {task.title}")):
         check(task, outcome)
     data = load(cut.data, track=reporter.track)
-    tables: dict[str, Table] = {}
+    first: Table | None = None
     result: CrossFit | None = None
     converged = True
     for method, run in runs.items():
         table, logits = features_of(run, data, reporter)
         assert data.val is not None
         if result is None:
+            first = table
             folds = np.repeat([ALWAYS_TRAINED, 0], [len(data.train), len(data.val)])
             result = CrossFit(table.labels, data.counts, folds)
         training = as_trained(method, run)
@@ -92,11 +94,11 @@ def train_networks(
         flat = is_flat(run.output)
         result.fitted[training.title] = Fitted(training, whole, 0, {}, flat, (0,))
         converged &= flat
-        tables[method] = table
+    assert first is not None
     assert result is not None
     assert data.val is not None
     images = Images.of(data.train, data.contents.get("train")) + Images.of(data.val, data.contents.get("val"))
-    return Networks(tables, result, images, converged)
+    return Networks(first, result, images, converged)
 
 
 def task_of(config: TrainConfig) -> Task:

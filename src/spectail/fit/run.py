@@ -90,22 +90,20 @@ def fit(
     converged = True
     if trained_here:
         found = networks.train_networks(config, networks.METHODS, folder, reporter, engine, asked.epochs)
-        result, tables, converged = found.result, found.tables, found.converged
-        images = found.images
+        result, table, images, converged = found.result, found.table, found.images, found.converged
+        plain = result.fitted[next(iter(result.fitted))].training
         wanted = [
-            replace(one, backbone=name, simplicity=one.simplicity + 1)  # than the head that the network has
-            for name, one_table in tables.items()
-            for one in trainings(one_table.features.shape[1], asked.methods, len(one_table.labels))
+            replace(one, backbone=plain.backbone, simplicity=one.simplicity + 1)  # than the head that the network has
+            for one in trainings(table.features.shape[1], asked.methods, len(table.labels))
         ]
-        plain, rows = result.fitted[next(iter(result.fitted))].training, len(next(iter(tables.values())).labels)
     else:
         table, images = _table(config, data, reporter), Images.of(data.train, data.contents.get("train"))
         result = CrossFit(table.labels, data.counts, make_folds(table.labels, asked.folds, config.seed))
-        tables, wanted = {"": table}, trainings(table.features.shape[1], asked.methods, len(table.labels))
-        plain, rows = wanted[0], len(table.labels)
+        wanted = trainings(table.features.shape[1], asked.methods, len(table.labels))
+        plain = wanted[0]
         notes += _alone(result)
-    notes += _few(rows, data.train.unit, asked.methods)
-    cross_fit(result, tables, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
+    notes += _few(len(table.labels), data.train.unit, asked.methods)
+    cross_fit(result, table, wanted, config, asked.goal, engine=engine, deadline=deadline, done=done)
     if result.out_of_time:
         tried = len(result.whole())
         notes.append(f"the budget ended when {tried} of {len(wanted)} trainings had been judged; more time may find a "
