@@ -28,9 +28,9 @@ MODES = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICU
 def photo(width=200, height=150, seed=0):
     """Noise with the spectrum of a photograph."""
     rng = np.random.default_rng(seed)
-    distance = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width))
-    waves = np.fft.fft2(rng.standard_normal((3, height, width))) / np.maximum(distance, 1 / max(width, height)) ** 1.2
-    values = np.fft.ifft2(waves).real
+    distance = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
+    waves = np.fft.rfft2(rng.standard_normal((3, height, width))) / np.maximum(distance, 1 / max(width, height)) ** 1.2
+    values = np.fft.irfft2(waves, (height, width))
     values = 120 + 50 * values / values.std()
     return Image.fromarray(values.clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
 

@@ -368,7 +368,7 @@ def test_meta_data_from_validation(tmp_path):
 
 def test_images_are_decoded_in_other_processes(tmp_path, monkeypatch):
     """In both stages and in evaluations; and it does not matter where."""
-    plain = {"method": "balms", "transform": "cifar-strong", "options": {"stage2_batch_size": 16}}
+    plain = {"method": "balms", "transform": "cifar-strong", "options": {"stage2_batch_size": 16, "stage2_epochs": 2}}
     train(settings(tmp_path / "here", **plain))
     main, make = os.getpid(), Maker.__call__
 

@@ -44,7 +44,7 @@ class Networks:
     """Networks trained on a part of the data, and what they predict for the rest."""
 
     table: Table
-    """Features that the first one gives; heads on those of the others were as good and cost as much again."""
+    """Features that the first one gives, for heads; the others are candidates with their own heads only."""
     result: CrossFit
     images: Images
     converged: bool
