@@ -13,6 +13,7 @@ from spectail.fit import backbone, crossfit, networks
 from spectail.fit.crossfit import Here
 from spectail.models.build import ModelConfig
 from spectail.testing.runs import Stop, StopAfter, assert_same
+from spectail.training.config_io import read_yaml
 from spectail.training.loop import train
 from spectail.training.signals import Interrupted
 
@@ -114,6 +115,11 @@ def test_a_network_from_scratch_is_judged_on_images_held_out_of_it(tmp_path, cap
         whole = json.loads((tmp_path / "found" / "manifest.json").read_text())
         assert cut["splits"]["train"]["images"] + cut["splits"]["val"]["images"] == whole["splits"]["train"]["images"]
         assert record["judged"] == cut["splits"]["val"]["images"]
+    (tmp_path / "found").rename(tmp_path / "moved")
+    run = read_yaml(tmp_path / "moved" / "config.yaml")
+    assert run.optim.epochs == 1  # a third of two, rounded
+    assert run.model.init.name.startswith("cut-")  # it went on from the network that was judged
+    assert main(["evaluate", "moved"]) == 0  # which its own weights no longer need
 
 
 def test_a_network_that_finetuning_spoils_is_not_taken(tmp_path, capsys, monkeypatch):
@@ -133,7 +139,7 @@ def test_a_network_that_finetuning_spoils_is_not_taken(tmp_path, capsys, monkeyp
 
 
 def test_a_fit_that_is_stopped_in_its_last_training_goes_on_with_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 3)
+    monkeypatch.setitem(networks.SCRATCH["optim"], "epochs", 9)
     command = (
         "glyphs-lt", "--num-classes", "4", "--max-per-class", "24", "--imbalance", "6", "--device", "cpu", "--method",
         "ce", "--no-report",

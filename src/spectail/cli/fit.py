@@ -71,8 +71,8 @@ class FitCommand:
     """Train the whole network at the end, by the method that is best on its features, and take it unless the head
     alone is better."""
     epochs: int | None = None
-    """Epochs for which whole networks and the final head are trained. By default until the held-out loss stops
-    falling."""
+    """Epochs for which whole networks and the final head are trained; a network from scratch goes on with all images
+    for a third of them. By default until the held-out loss stops falling."""
     folds: int = 5
     """Number of parts into which the training images are split for the choice."""
     seed: int = 0

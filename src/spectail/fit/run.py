@@ -201,9 +201,9 @@ def _network(
     """The chosen network on all images, with its own head or another one on top."""
     training = chosen.candidate.training
     if training.features == AS_TRAINED:
-        one = networks.settings(config, training.method, asked.config.output, asked.epochs)
+        one = networks.going_on(config, training.method, folder, asked.config.output, asked.epochs)
         return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=reporter)
-    one = networks.settings(config, training.backbone, folder / f"all-{training.backbone}", asked.epochs)
+    one = networks.going_on(config, training.backbone, folder, folder / f"all-{training.backbone}", asked.epochs)
     train(one, resume=True, data=data, reporter=reporter)
     started = replace(config, model=replace(config.model, init=one.output), output=asked.config.output)
     return _final(started, chosen, data, reporter, None)
