@@ -21,7 +21,7 @@ from ..training.build import make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict, to_dict
 from ..training.length import late_gain
-from ..training.reporter import Reporter
+from ..training.reporter import Part, Reporter
 from ..training.run_folder import RunFolder
 from ..training.trained import load_trained
 from .candidates import AS_TRAINED, Training
@@ -92,12 +92,12 @@ def train_networks(
     tasks = deque(task_of(run) for run in runs.values())
     for task, outcome in (engine or Here()).carry_out(tasks, lambda task: reporter.start(f"training {task.title}")):
         check(task, outcome)
-    data = load(cut.data, track=reporter.track)
+    data = load(cut.data)
     first: Table | None = None
     result: CrossFit | None = None
     converged = True
     for method, run in runs.items():
-        table, logits = features_of(run, data, reporter)
+        table, logits = features_of(run, data, Part(reporter))
         assert data.val is not None
         if result is None:
             first = table

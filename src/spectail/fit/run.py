@@ -16,11 +16,11 @@ from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
 from ..diagnosis.advice import Advice
 from ..models.build import ModelConfig
-from ..training.build import load_data, make_pieces
+from ..training.build import describe, load_data, make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
 from ..training.loop import RunResults, train
-from ..training.reporter import Reporter
+from ..training.reporter import Part, Reporter
 from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
@@ -89,6 +89,7 @@ def fit(
     trained_here = not isinstance(data.train, FeatureSet) and not (config.model.pretrained or config.model.init)
     converged = True
     if trained_here:
+        describe(data, reporter)
         found = networks.train_networks(config, networks.METHODS, folder, reporter, engine, asked.epochs)
         result, table, images, converged = found.result, found.table, found.images, found.converged
         plain = result.fitted[next(iter(result.fitted))].training
@@ -192,7 +193,7 @@ def _final(config: TrainConfig, chosen: Chosen, data: Data, reporter: Reporter, 
     held = float(np.mean(chosen.fitted.logits[:, 0] == chosen.fitted.logits[:, 0])) / max(len(chosen.fitted.folds), 1)
     one = _head_config(config, chosen.candidate.training)
     one = _length(one, chosen.fitted.steps, len(data.train), epochs, 1 / (1 - held))
-    return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=_Quiet(reporter))
+    return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=Part(reporter))
 
 
 def _network(
@@ -202,9 +203,9 @@ def _network(
     training = chosen.candidate.training
     if training.features == AS_TRAINED:
         one = networks.going_on(config, training.method, folder, asked.config.output, asked.epochs)
-        return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=reporter)
+        return train(one, resume=True, data=data, adjustment=chosen.adjustment, reporter=Part(reporter, epochs=True))
     one = networks.going_on(config, training.backbone, folder, folder / f"all-{training.backbone}", asked.epochs)
-    train(one, resume=True, data=data, reporter=reporter)
+    train(one, resume=True, data=data, reporter=Part(reporter, epochs=True))
     started = replace(config, model=replace(config.model, init=one.output), output=asked.config.output)
     return _final(started, chosen, data, reporter, None)
 
@@ -228,14 +229,8 @@ def _finetuned(
         return _final(config, chosen, data, reporter, None), notes
     notes.insert(0, f"{reached}. The figures of the table and of the answer are of heads on the network as it was")
     one = networks.settings(config, method, asked.config.output, asked.epochs)
-    return train(one, resume=True, data=data, adjustment=again.adjustment, reporter=reporter), notes
-
-
-class _Quiet(Reporter):
-    """Lets features report, and heads, which are trained in seconds, not."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self.track = reporter.track  # type: ignore[method-assign]
+    part = Part(reporter, epochs=True)
+    return train(one, resume=True, data=data, adjustment=again.adjustment, reporter=part), notes
 
 
 def _record(

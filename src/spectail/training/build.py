@@ -109,10 +109,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     entry = find_method(config.method)
     accelerator = make_accelerator(config)
     data = load_data(config, reporter) if data is None else data
-    found = f"{len(data.train):,} training {data.train.unit} of {len(data.counts):,} classes"
-    reporter.start(f"{data.manifest.dataset}: {found}, identity {data.manifest.identity}")
-    for line in data.manifest.left_out():
-        reporter.start(line)
+    describe(data, reporter)
     torch.manual_seed(config.seed)
     method = make_method(config, data.counts)
     if config.probe and method.needs_images:
@@ -138,6 +135,13 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
     if config.watch_test:
         splits["watched"] = splits["test"].subset(evenly(len(data.test), config.watch_test))
     return Pieces(accelerator, data, transforms, entry, method, model, splits, backbone, config.test_crops)
+
+
+def describe(data: Data, reporter: Reporter) -> None:
+    found = f"{len(data.train):,} training {data.train.unit} of {len(data.counts):,} classes"
+    reporter.start(f"{data.manifest.dataset}: {found}, identity {data.manifest.identity}")
+    for line in data.manifest.left_out():
+        reporter.start(line)
 
 
 def _tune(config: TrainConfig, model: Classifier, size: int, reporter: Reporter) -> None:

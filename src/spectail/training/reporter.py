@@ -23,3 +23,12 @@ class Reporter:
     def end_epoch(self, entry: dict[str, Any]) -> None: ...
 
     def finish(self, results: dict[str, Any]) -> None: ...
+
+
+class Part(Reporter):
+    """For a part of a whole that says for itself what it does: how far long work has come, and no lines."""
+
+    def __init__(self, whole: Reporter, *, epochs: bool = False) -> None:
+        self.track = whole.track  # type: ignore[method-assign]
+        if epochs:
+            self.begin_epoch, self.step, self.end_epoch = whole.begin_epoch, whole.step, whole.end_epoch  # type: ignore[method-assign]
