@@ -48,7 +48,8 @@ def test_a_short_run_gets_the_steps(tmp_path, monkeypatch, name, floor):
     monkeypatch.setattr(METHODS[name].load(), "least_steps", floor)
     monkeypatch.setattr("spectail.training.stage_run.MOST_EPOCHS", 3)
     said = Said()
-    train(settings(tmp_path / "run", method=name, options={"stage2_batch_size": 16}, eval_train=False), reporter=said)
+    options = {"stage2_batch_size": 16, "stage2_epochs": None}
+    train(settings(tmp_path / "run", method=name, options=options, eval_train=False), reporter=said)
     per_epoch = IMAGES // 16 + (name == "gml")
     epochs = 2 if floor == 7 else 3
     assert results(tmp_path / "run")["phases"]["stage2"] == epochs * per_epoch

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from spectail.methods import base
-from spectail.methods.registry import METHODS, Entry
+from spectail.methods.registry import METHODS, Entry, find_method
 from spectail.models.build import MODELS
 from spectail.models.small import SmallViT
 from spectail.training.config_io import from_dict
@@ -83,7 +83,9 @@ def register():
 
 
 def settings(output, **changes):
-    """A run of two epochs of five steps, the last one of four images; nested names as in `optim__lr`."""
+    """A run of two epochs of five steps, the last one of four images; nested names as in `optim__lr`.
+
+    A second stage is as short, unless ``options`` say something else."""
     content = {
         "data": dict(DATA), "model": {"model": "tiny"}, "optim": {"epochs": 2, "batch_size": 16, "lr": 1e-2},
         "device": "cpu", "workers": 0, "output": str(output),
@@ -94,6 +96,9 @@ def settings(output, **changes):
             content.setdefault(place, {})[inner] = value
         else:
             content[place] = value
+    kind = find_method(content.get("method", "ce")).load()
+    if hasattr(kind.options, "stage2_epochs"):  # a new head would take thousands of steps
+        content["options"] = {"stage2_epochs": 2} | content.get("options", {})
     return from_dict(content)
 
 
