@@ -67,6 +67,7 @@ TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
     "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain")),
+    "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
     "decay": Part(
         "decay",
@@ -107,6 +108,11 @@ DRAWN = {
         "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, trained to the end",
     ),
     "scratch": ("scratch", 100.0, "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 45 epochs"),
+    "fine-tuned": (
+        "fine-tuned",
+        100.0,
+        "CIFAR-100-LT, imbalance factor {:g}, EfficientNet-Lite0 fine-tuned at 64 x 64, 12 epochs",
+    ),
     "trade-off": ("trade-off", 100.0, PROBE),
     "trade-off-50": ("trade-off", 50.0, PROBE),
     "trade-off-200": ("trade-off", 200.0, PROBE),
@@ -206,7 +212,7 @@ def draw() -> None:
         rows = [row for row in rows_of(evidence) if row.cell.imbalance == factor]
         seeds = max(len(row.seeds) for row in rows)
         bars = "95 % intervals of the mean" if seeds > 2 else "bars from one to the other"
-        words = f"{title.format(factor)}, {seeds} seeds, {bars}"
+        words = f"{title.format(factor)}, " + (f"{seeds} seeds, {bars}" if seeds > 1 else "one seed")
         marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
         save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
     bars = [row for row in rows_of("worst-class") if row.cell.imbalance == 100.0 and row.cell.label in BARS]

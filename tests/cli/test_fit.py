@@ -127,8 +127,8 @@ def test_a_network_that_finetuning_spoils_is_not_taken(tmp_path, capsys, monkeyp
     assert main(["train", *data, "--epochs", "1", "--output", "start", "--no-report", "--quiet"]) == 0
     monkeypatch.setitem(networks.TUNED, "optim", {"epochs": 2, "lr": 1.0})
     code, _, err = said(
-        capsys, *data, "--model", "small-cnn", "--init", "start", "--method", "ce", "--finetune", "--output", "found",
-        "--no-report",
+        capsys, *data, "--model", "small-cnn", "--init", "start", "--method", "ce", "--finetune", "--folds", "2",
+        "--output", "found", "--no-report",
     )  # fmt: skip
     assert (code, err) == (0, "")
     [note] = [
