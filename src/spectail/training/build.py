@@ -138,6 +138,7 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
 
 
 def describe(data: Data, reporter: Reporter) -> None:
+    """Say what the data are and what was left out of them."""
     found = f"{len(data.train):,} training {data.train.unit} of {len(data.counts):,} classes"
     reporter.start(f"{data.manifest.dataset}: {found}, identity {data.manifest.identity}")
     for line in data.manifest.left_out():
