@@ -67,6 +67,7 @@ TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
     "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain")),
+    "resnet": Part("resnet", (*AT_THE_END[:8], "worst_train", "late_gain")),
     "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
     "decay": Part(
