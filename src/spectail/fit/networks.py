@@ -35,7 +35,7 @@ TUNED = {"optim": {"epochs": 20, "lr": 1e-4, "weight_decay": 0.05}, "tuning": {"
 """Of a network that starts from pre-trained weights; few images make few steps, too few for a random head."""
 AGAIN = 1 / 3
 """Share of the epochs for which a network that was judged goes on with all images, with a head of its own. Beside one
-that begins anew it costs a third and predicts held-out images as well (`benchmarks/going_on.py`)."""
+that begins anew it costs a third and, on `glyphs-lt`, predicts held-out images as well (`benchmarks/going_on.py`)."""
 METHODS = ("ce", "balanced-softmax")
 FLAT = 0.5
 """Points that the accuracy may still gain in the last fifth of a training that has come to its end; or twice as many as
