@@ -74,6 +74,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/data_sets.py
 	$(BIN)/python benchmarks/loop.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/memory_format.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/allocator.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tuning.py
 	$(BIN)/python benchmarks/meta_sampler.py
 	$(BIN)/python benchmarks/analyse.py

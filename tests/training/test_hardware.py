@@ -1,10 +1,13 @@
 """How a run uses its device: on a CPU nothing of it changes what is learned, and what cannot be done is refused."""
 
 import json
+import platform
+import subprocess
 
 import numpy as np
 import pytest
 import torch
+from forked import PYTHON
 from safetensors.torch import load_file
 from torch import nn
 from training.runs import Stop, StopAt, settings
@@ -165,3 +168,28 @@ def test_places_are_spread_evenly():
     assert evenly(10, 1.0).tolist() == list(range(10))
     assert evenly(7, 0.001).tolist() == [0]
     assert np.diff(evenly(1000, 0.25)).max() <= 5
+
+
+FAULTS = """
+import resource
+import sys
+import torch
+from spectail.training.hardware import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+for turn in range(13):
+    if turn == 3:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(2**24).fill_(1.0)  # 64 MiB
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's allocator")
+def test_freed_memory_is_used_again():
+    """After a few turns a large tensor needs no new page of the system, where by default it needs all of its pages."""
+
+    def faults(way):
+        return int(subprocess.run([PYTHON, "-c", FAULTS, way], capture_output=True, text=True, check=True).stdout)
+
+    assert faults("kept") < 200 < faults("system")

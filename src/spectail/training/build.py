@@ -31,7 +31,7 @@ from ..models.feature_transform import FeatureTransform, transformed
 from ..models.tuning import add_lasting, tune
 from ..models.weights import LoadReport
 from .config import TrainConfig, has_gpu
-from .hardware import check_device, fit_to_device, set_products, with_precision
+from .hardware import check_device, fit_to_device, keep_freed_memory, set_products, with_precision
 from .head_start import set_scale, start_head
 from .probe import head_inputs
 from .reporter import Reporter
@@ -87,6 +87,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
             InitProcessGroupKwargs(timeout=timedelta(hours=6)),  # while one rank checks data or computes features
         ],
     )
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     if accelerator.num_processes > 1:
         atexit.register(_leave_gloo)
     return accelerator

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +18,9 @@ BACKEND = "inductor"
 FORMS = 64
 """Of one network that are compiled, for batches of every size in training and evaluation, before torch gives up and
 runs it as it is. A run has about ten; torch's own limit is eight."""
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Of mallopt(3): how much free memory goes back to the system, and how many blocks come from it one by one."""
 
 
 def with_precision(config: TrainConfig) -> TrainConfig:
@@ -32,6 +37,15 @@ def set_products(precision: str) -> None:
     short = precision != "no"
     torch.set_float32_matmul_precision("high" if short else "highest")
     torch.backends.cudnn.allow_tf32 = short
+
+
+def keep_freed_memory() -> None:
+    """On Linux, large tensors take the memory that this process has freed. By default each of them takes new pages from
+    the system, which are filled with zeros in every step (`benchmarks/allocator.py`)."""
+    if platform.libc_ver()[0] == "glibc":
+        settings = ctypes.CDLL(None)
+        settings.mallopt(M_MMAP_MAX, 0)
+        settings.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def check_device(device: str, processes: int = 1) -> None:
