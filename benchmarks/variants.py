@@ -185,9 +185,9 @@ def rows(done: list[tuple[Run, dict]]) -> list[Row]:
             for metric in METRICS
         )  # fmt: skip
         known.append(
-            Row(replace(run.cell, method=run.sized.own["method"]), "complete, own set", tuple(one.seed for one, _ in mine), figures,
-                run.sized.model, run.sized.epochs, run.sized.notes, data=(results[0]["identity"],),
-                shifts=tuple(results[0]["line"]["shifts"]))
+            Row(replace(run.cell, method=run.sized.own["method"]), "complete, own set",
+                tuple(one.seed for one, _ in mine), figures, run.sized.model, run.sized.epochs, run.sized.notes,
+                data=(results[0]["identity"],), shifts=tuple(results[0]["line"]["shifts"]))
         )  # fmt: skip
     return with_distances(known)
 
