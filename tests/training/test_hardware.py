@@ -187,9 +187,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's allocator")
 def test_freed_memory_is_used_again():
-    """After a few turns a large tensor needs no new page of the system, where by default it needs all of its pages."""
+    """By default a large tensor takes all of its pages from the system in every turn, here in the first turns only."""
 
     def faults(way):
         return int(subprocess.run([PYTHON, "-c", FAULTS, way], capture_output=True, text=True, check=True).stdout)
 
-    assert faults("kept") < 200 < faults("system")
+    assert 3 * faults("kept") < faults("system")
