@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import re
 import types
 import typing
@@ -71,7 +73,7 @@ def raw_yaml(path: Path) -> dict[str, Any]:
     """The settings in a file, as they are written. A file with a digest beside it must be as it was."""
     verify(path)
     try:
-        content = yaml.load(read_regular(path).decode(), Loader=_Strict)
+        content = copy.deepcopy(_parsed(read_regular(path).decode()))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
@@ -83,6 +85,12 @@ def raw_yaml(path: Path) -> dict[str, Any]:
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"{path} must hold settings by name; got {type(content).__name__}.")
     return content or {}
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> Any:
+    """YAML takes far longer to read than to copy, and a run reads its settings at every checkpoint."""
+    return yaml.load(text, Loader=_Strict)
 
 
 class _Strict(yaml.SafeLoader):
