@@ -19,6 +19,7 @@ if not os.environ.get("SPECTAIL_INTEGRATIONS"):
     collect_ignore += ["tests/integrations", "src/spectail/integrations"]
 collect_ignore_glob = ["tests/*/conftest.py"]  # they have one name, and nothing to collect
 FORK_SERVER = Path(__file__).parent / "tests/fork_server.py"
+MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30
 
 
 def pytest_configure(config):
@@ -26,6 +27,8 @@ def pytest_configure(config):
     if worker:
         sys.executable = os.environ["SPECTAIL_FRESH_PYTHON"]
     else:
+        if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # thousands of small files, each one synced
         start_fork_server(config)
     if worker or not config.getoption("numprocesses", None):  # the process that hands out the tests needs no torch
         import torch  # noqa: PLC0415

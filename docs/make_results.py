@@ -49,6 +49,8 @@ class Part:
     metrics: tuple[str, ...] = GROUPS
     labels: tuple[str, ...] = ()
     """These rows, in this order; all of them if none is named."""
+    without: tuple[str, ...] = ()
+    """All rows but these."""
     imbalance: float | None = None
     best: int = 0
     """Only so many rows, the best by the first metric."""
@@ -63,11 +65,17 @@ AT_THE_END = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct",
 CHOSEN = ("CE", "CAR, alpha 0.5", "CAR class-wise, alpha 10", "Balanced Softmax, tau 1", "car-balanced, alpha 1",
           "car-worst, alpha 3")  # fmt: skip
 NAMES = ("cross entropy", "CAR, as in the paper", "CAR class-wise", "Balanced Softmax", "`car-balanced`", "`car-worst`")
+SCRATCH = ("CE", "Balanced Softmax", "car-balanced", "car-worst", "CAR, alpha 0.5", "CAR class-wise, alpha 10")
+FURTHER = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "ece", "above_same_tail_overall",
+           "above_same_tail_bottom_10pct", "late_gain")  # fmt: skip
 TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
-    "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain")),
-    "resnet": Part("resnet", (*AT_THE_END[:8], "worst_train", "late_gain")),
+    "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH),
+    "scratch-further": Part("scratch", FURTHER, without=SCRATCH[2:]),
+    "scratch-long": Part("scratch-long", FURTHER),
+    "variants": Part("variants", FURTHER),
+    "resnet": Part("resnet", (*AT_THE_END, "worst_train", "late_gain")),
     "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
     "decay": Part(
@@ -102,30 +110,35 @@ TABLES = {
 }
 BARS = (*METHODS, "Balanced Softmax", "CAR class-wise", "car-balanced")
 PROBE = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, 12 epochs"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a figure of a trade-off shows of a file of evidence."""
+
+    evidence: str
+    title: str
+    """With a place for the imbalance factor."""
+    imbalance: float = 100.0
+    labels: tuple[str, ...] = ()
+    """These rows only; all of them if none is named."""
+
+
+TO_THE_END = "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, trained to the end"
+GLYPHS = "glyphs-lt, imbalance factor {:g}, small CNN from scratch"
 DRAWN = {
-    "probe": (
-        "probe",
-        100.0,
-        "CIFAR-100-LT, imbalance factor {:g}, linear head on frozen features, trained to the end",
+    "probe": Drawing("probe", TO_THE_END),
+    "scratch": Drawing("scratch", f"{GLYPHS}, 45 epochs", labels=SCRATCH),
+    "fine-tuned": Drawing(
+        "fine-tuned", "CIFAR-100-LT, imbalance factor {:g}, EfficientNet-Lite0 fine-tuned at 64 x 64, 12 epochs"
     ),
-    "scratch": ("scratch", 100.0, "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 45 epochs"),
-    "fine-tuned": (
-        "fine-tuned",
-        100.0,
-        "CIFAR-100-LT, imbalance factor {:g}, EfficientNet-Lite0 fine-tuned at 64 x 64, 12 epochs",
-    ),
-    "trade-off": ("trade-off", 100.0, PROBE),
-    "trade-off-50": ("trade-off", 50.0, PROBE),
-    "trade-off-200": ("trade-off", 200.0, PROBE),
-    "trade-off-glyphs": (
-        "trade-off-glyphs",
-        100.0,
-        "glyphs-lt, imbalance factor {:g}, small CNN from scratch, 14 epochs",
-    ),
-    "trade-off-resnet": (
-        "trade-off-resnet",
-        100.0,
-        "CIFAR-100-LT, imbalance factor {:g}, ResNet-20 from scratch, 12 epochs",
+    "resnet": Drawing("resnet", "CIFAR-100-LT, imbalance factor {:g}, ResNet-32 from scratch, 60 epochs"),
+    "trade-off": Drawing("trade-off", PROBE),
+    "trade-off-50": Drawing("trade-off", PROBE, 50.0),
+    "trade-off-200": Drawing("trade-off", PROBE, 200.0),
+    "trade-off-glyphs": Drawing("trade-off-glyphs", f"{GLYPHS}, 14 epochs"),
+    "trade-off-resnet": Drawing(
+        "trade-off-resnet", "CIFAR-100-LT, imbalance factor {:g}, ResNet-20 from scratch, 12 epochs"
     ),
 }
 
@@ -140,16 +153,16 @@ def as_markdown(part: Part) -> str:
     if part.labels:
         named = {row.cell.label: row for row in rows}
         rows = [named[label] for label in part.labels]
+    rows = [row for row in rows if row.cell.label not in part.without]
     if part.seeds:
         rows = [only(row, part.seeds) for row in rows if set(part.seeds) <= set(row.seeds)]
     if part.best:
         rows = sorted(rows, key=lambda row: -(figure_of(row, part.metrics[0]).mean or 0.0))[: part.best]
     titles = [TITLES.get(metric, metric.replace("val_", "val ")) for metric in part.metrics]
-    lines = [["method", *titles, "seeds"], ["---"] + ["---:"] * (len(titles) + 1)]
     names = part.names or [row.cell.label for row in rows]
-    lines += [[name, *(shown(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
-              for name, row in zip(names, rows, strict=True)]  # fmt: skip
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [[name, *(shown(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
+             for name, row in zip(names, rows, strict=True)]  # fmt: skip
+    return markdown(["method", *titles, "seeds"], lines)
 
 
 def only(row: Row, seeds: Sequence[int]) -> Row:
@@ -164,21 +177,62 @@ def figure_of(row: Row, metric: str) -> Figure:
     return next((figure for figure in row.figures if figure.metric == metric), Figure(metric, (), None))
 
 
-WATCHED = ("1", "4", "12", "24")
-"""Epochs of a head whose training confusion is shown."""
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A table whose first columns are words and whose others are numbers."""
+    marks = ["---"] * words + ["---:"] * (len(head) - words)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, marks, *rows))
+
+
+def curve_lines(name: str) -> list[dict[str, str]]:
+    with (DOCS / "evidence" / "curves" / f"{name}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+SHOWN_DECAYS = ("", "0", "1")
+"""Of linear heads, in the table along a training; networks have one decay only."""
+PARTS = {"first epoch": 0.0, "a quarter": 0.25, "half": 0.5, "end": 1.0}
 
 
 def confusion_table() -> str:
-    """The soft error of rare classes on the training set along a training, by weight decay and method."""
-    with (DOCS / "evidence" / "curves" / "training-confusion.csv").open(encoding="utf-8") as file:
-        found = {(line["weight decay"], line["method"], line["epoch"]): line for line in csv.DictReader(file)}
-    heads = dict.fromkeys((decay, method) for decay, method, _ in found)
-    lines = [["weight decay", "method", *(f"tail, epoch {epoch}" for epoch in WATCHED), "head, epoch 24"]]
-    lines += [["---:", "---"] + ["---:"] * (len(WATCHED) + 1)]
-    for head in heads:
-        cells = [f"{float(found[*head, epoch]['tail']):.2f}" for epoch in WATCHED]
-        lines += [[*head, *cells, f"{float(found[*head, WATCHED[-1]]['head']):.2f}"]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """The soft error of rare classes on the training set along a training, by setting and method."""
+    runs: dict[tuple[str, ...], dict[int, dict[str, str]]] = {}
+    for line in curve_lines("training-confusion"):
+        if line["weight decay"] in SHOWN_DECAYS:
+            key = tuple(line[name] for name in ("setting", "weight decay", "method"))
+            runs.setdefault(key, {})[int(line["epoch"])] = line
+    rows = []
+    for (setting, decay, method), epochs in runs.items():
+        places = [max(1, round(share * max(epochs))) for share in PARTS.values()]
+        cells = [f"{float(epochs[place]['tail']):.2f}" for place in places]
+        words = f"{setting}, decay {decay}" if decay else setting
+        rows.append([words, method, *cells, f"{float(epochs[places[-1]]['head']):.2f}"])
+    head = ["setting", "method", *(f"tail, {part}" for part in PARTS), "head, end"]
+    return markdown(head, rows, words=2)
+
+
+def terms_table() -> str:
+    """Of linear heads: the two terms of the bound, and what the head does on test images."""
+    rows = [
+        [line["weight decay"], line["method"], f"{float(line['training tail']):.2f}", f"{float(line['norm']):.1f}",
+         *(f"{float(line[name]):.1f}" for name in ("tail", "overall"))]
+        for line in curve_lines("bound-terms") if line["setting"] == "frozen"
+    ]  # fmt: skip
+    head = ["weight decay", "method", "training error of the tail", "norm of the head", "tail", "overall"]
+    return markdown(head, rows, words=2)
+
+
+def offsets_table() -> str:
+    """What a constant for each class could give beyond a shift if test errors were known."""
+    found = json.loads((BENCHMARKS / "results" / "offsets.json").read_text(encoding="utf-8"))
+    ways = ("as trained", "shift", "offsets")
+    rows = [[name, *(f"{goals[goal][way]:.1f}" for goal in ("balanced", "lowest10") for way in ways)]
+            for name, goals in found.items()]  # fmt: skip
+    head = ["logits of", *(f"{what}, {way}" for what in ("overall", "lowest 10 %") for way in ways)]
+    return markdown(head, rows)
+
+
+OTHERS = {"training-confusion": confusion_table, "bound-terms": terms_table, "offsets": offsets_table}
+"""Tables that are not of an experiment."""
 
 
 def cost_table(name: str) -> str:
@@ -199,8 +253,8 @@ def filled(text: str) -> str:
 
     def write(mark: re.Match[str]) -> str:
         name = mark[1]
-        if name == "training-confusion":
-            table = confusion_table()
+        if name in OTHERS:
+            table = OTHERS[name]()
         else:
             table = cost_table(name) if name.startswith("cost-") else as_markdown(TABLES[name])
         return f"<!-- table {name} -->\n{table}\n<!-- end -->"
@@ -209,11 +263,12 @@ def filled(text: str) -> str:
 
 
 def draw() -> None:
-    for name, (evidence, factor, title) in DRAWN.items():
-        rows = [row for row in rows_of(evidence) if row.cell.imbalance == factor]
+    for name, drawing in DRAWN.items():
+        rows = [row for row in rows_of(drawing.evidence) if row.cell.imbalance == drawing.imbalance]
+        rows = [row for row in rows if not drawing.labels or row.cell.label in drawing.labels]
         seeds = max(len(row.seeds) for row in rows)
         bars = "95 % intervals of the mean" if seeds > 2 else "bars from one to the other"
-        words = f"{title.format(factor)}, " + (f"{seeds} seeds, {bars}" if seeds > 1 else "one seed")
+        words = f"{drawing.title.format(drawing.imbalance)}, " + (f"{seeds} seeds, {bars}" if seeds > 1 else "one seed")
         marked = MARKED_CELLS if name == "trade-off" else ()  # chosen there
         save(trade_off(rows, words, marked), DOCS / "figures" / f"{name}.png")
     bars = [row for row in rows_of("worst-class") if row.cell.imbalance == 100.0 and row.cell.label in BARS]
