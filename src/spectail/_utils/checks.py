@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import typing
 from numbers import Real
@@ -50,12 +51,22 @@ Seed = Annotated[int, Limits(0, 2**32 - 1)]
 
 def check_limits(settings: Any, prefix: str = "") -> None:
     """Refuse a field of a dataclass that is outside the limits in its type; None, for a default, is always right."""
-    for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
+    for name, mark in _limits_of(type(settings)):
         value = getattr(settings, name, None)
-        for kind in (hint, *typing.get_args(hint)):  # of `Positive | None` the first of two
-            for mark in getattr(kind, "__metadata__", ()):
-                if isinstance(mark, Limits) and value is not None and not isinstance(value, str):
-                    mark.check(f"--{prefix}{name.replace('_', '-')}", value)
+        if value is not None and not isinstance(value, str):
+            mark.check(f"--{prefix}{name.replace('_', '-')}", value)
+
+
+@functools.cache
+def _limits_of(kind: type) -> list[tuple[str, Limits]]:
+    """The limits of the fields of a class. Types that are written as text take long to read."""
+    return [
+        (name, mark)
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items()
+        for part in (hint, *typing.get_args(hint))  # of `Positive | None` the first of two
+        for mark in getattr(part, "__metadata__", ())
+        if isinstance(mark, Limits)
+    ]
 
 
 def check_number(**options: object) -> None:

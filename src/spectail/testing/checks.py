@@ -65,7 +65,7 @@ def check_resume(method: str, folder: Path) -> None:
     train(settings(method, folder / "whole"))
     steps = sum(json.loads((folder / "whole" / "results.json").read_text())["phases"].values())
     for at in sorted({2, steps // 2, steps - 1} - {0}):
-        cut = settings(method, folder / f"cut{at}", checkpoint_every=1)
+        cut = settings(method, folder / f"cut{at}", checkpoint_every=at)
         try:
             train(cut, reporter=StopAfter(at))
         except Stop:

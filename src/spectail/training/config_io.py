@@ -139,9 +139,14 @@ def flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
+@functools.cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
     known = {field.name: field for field in dataclasses.fields(base)}
-    hints = typing.get_type_hints(type(base))
+    hints = _types_of(type(base))
     changes: dict[str, Any] = {}
     for name, value in content.items():
         if f"{path}{name}" in FORMER:
