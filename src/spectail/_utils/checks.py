@@ -51,7 +51,7 @@ Seed = Annotated[int, Limits(0, 2**32 - 1)]
 
 def check_limits(settings: Any, prefix: str = "") -> None:
     """Refuse a field of a dataclass that is outside the limits in its type; None, for a default, is always right."""
-    for name, mark in _limits_of(type(settings)):
+    for name, mark in _limits_of(type(settings)):  # type: ignore[arg-type]  # a class is hashable
         value = getattr(settings, name, None)
         if value is not None and not isinstance(value, str):
             mark.check(f"--{prefix}{name.replace('_', '-')}", value)

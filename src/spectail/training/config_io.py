@@ -146,7 +146,7 @@ def _types_of(kind: type) -> dict[str, Any]:
 
 def _merged(base: Any, content: dict[str, Any], path: str) -> Any:
     known = {field.name: field for field in dataclasses.fields(base)}
-    hints = _types_of(type(base))
+    hints = _types_of(type(base))  # type: ignore[arg-type]  # a class is hashable
     changes: dict[str, Any] = {}
     for name, value in content.items():
         if f"{path}{name}" in FORMER:
