@@ -21,10 +21,10 @@ from torch import nn
 
 from ._utils.checks import Limits, check_choice
 from ._utils.names import nearest
+from .data.folds import make_folds
 from .fit.candidates import Training, trainings
 from .fit.choice import choose_candidate
 from .fit.crossfit import CrossFit, Table, cross_fit
-from .fit.folds import make_folds
 from .fit.goals import Goal
 from .methods.registry import METHODS
 from .models.adjustment import Adjusted

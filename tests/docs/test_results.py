@@ -64,5 +64,5 @@ def test_evidence_is_whole(path):
             assert float(line["mean"]) == pytest.approx(statistics.fmean(values))
         if len(values) > 1:
             assert float(line["std"]) == pytest.approx(statistics.stdev(values))
-        if not line["metric"].startswith(("gain_", "above_", "worst_ratio", "late_gain")):
+        if not line["metric"].startswith(("gain_", "above_", "worst_ratio", "late_gain", "steps")):
             assert all(0 <= value <= 100 for value in values)

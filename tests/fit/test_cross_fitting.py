@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from spectail.counts import ClassCounts
+from spectail.data.folds import ALWAYS_TRAINED, make_folds
 from spectail.experiments.task import Outcome
 from spectail.fit.candidates import LOSSES, SHIFTS, Candidate, Training, shifted, trainings
 from spectail.fit.choice import choose_candidate
 from spectail.fit.crossfit import CrossFit, Fitted, HeadTask, Here, Table, cross_fit, ladder_for, prepared
-from spectail.fit.folds import ALWAYS_TRAINED, make_folds
 from spectail.fit.goals import Goal, choose
 from spectail.training import length
 from spectail.training.config import TrainConfig

@@ -1,5 +1,7 @@
 """Heads on features in memory: the same as an ordinary run, whatever the method, and a length that is long enough."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,12 @@ import torch.nn.functional as F
 from training.runs import settings
 
 from spectail.cli.train import parse
+from spectail.data.folds import make_folds
 from spectail.methods.registry import METHODS
+from spectail.models.feature_transform import FeatureTransform
 from spectail.training import length as heads
 from spectail.training.build import make_pieces
+from spectail.training.config import OptimConfig
 from spectail.training.config_io import from_dict, read_yaml
 from spectail.training.heads import train_head, trains_on_arrays
 from spectail.training.length import find_length, least_steps
@@ -232,3 +237,59 @@ def test_a_length_is_found_where_nothing_can_be_held_out():
     features, labels = rows([1, 1, 1])
     found = find_length(features, labels, names_of(3), config_of(), (features[:0], labels[:0]), ladder=(4, 8, 16))
     assert found.steps == found.head.steps == 4
+
+
+def fair_probe(tmp_path, monkeypatch, ladder):
+    """A fair probe of rows that no short ladder is long enough for, without its results: as if it had been stopped."""
+    monkeypatch.setattr(heads, "LADDER", ladder)
+    monkeypatch.setitem(heads.find_length.__kwdefaults__, "ladder", ladder)
+    features, labels = rows([80, 40, 20, 10], gap=2.0)
+    np.savez(tmp_path / "x.npz", X=features.numpy(), y=labels)
+    flags = ["--dataset", f"features:{tmp_path / 'x.npz'}", "--device", "cpu", "--output", str(tmp_path / "run")]
+    return parse(flags)[0]
+
+
+def test_a_probe_that_did_not_come_to_its_end_says_so_when_it_is_resumed(tmp_path, monkeypatch):
+    config = fair_probe(tmp_path, monkeypatch, (2, 4))
+    whole = train(config)
+    assert whole["disclosures"]["length"].startswith("not trained to the end")
+    (tmp_path / "run" / "results.json").unlink()
+    again = train(config, resume=True)
+    assert again["disclosures"] == whole["disclosures"]
+    assert again["choices"] == whole["choices"]
+
+
+def test_what_was_chosen_is_the_least_of_what_was_tried(tmp_path, monkeypatch):
+    """Each candidate by the loss of heads that have not seen the image, here computed again with a loop of its own."""
+    config = fair_probe(tmp_path, monkeypatch, (40, 80))
+    found = train(config)["choices"]
+    losses = found["head"]["losses"]
+    assert len(losses) == 4
+    best = min(losses, key=losses.get)
+    assert best == f"{found['head']['features']}, decay {found['head']['optim']['weight_decay']:g}"
+    assert set(found["length"]["losses"]) == {"40", "80"}
+    data = make_pieces(from_dict({"features": "raw", "optim": {"epochs": 1}}, config), Reporter()).splits["train"]
+    values = FeatureTransform("standard", 6).fit_(data.features)(data.features)
+    place, total = make_folds(data.labels, 5, config.seed), np.zeros(4)
+    way = from_dict(
+        {"method": "balanced-softmax", "optim": {"lr": 0.15 / 6**0.5, "weight_decay": 1.0, "epochs": 1}}, config
+    )
+    steps = None
+    for fold in range(5):
+        known, out = place != fold, place == fold
+        inside = (values[torch.from_numpy(known)], data.labels[known], data.names, way)
+        unseen = values[torch.from_numpy(out)]
+        steps = steps or find_length(*inside, (unseen, data.labels[out])).steps
+        chances = train_head(*inside, steps).logits(unseen).double().log_softmax(1).numpy()
+        np.subtract.at(total, data.labels[out], chances[np.arange(out.sum()), data.labels[out]])
+    assert (total / np.bincount(data.labels)).mean() == pytest.approx(losses["standard, decay 1"], rel=1e-6)
+
+
+def test_rate_and_decay_that_nobody_gave_are_chosen(tmp_path, monkeypatch):
+    """Without the preset, `--probe --features auto` begins with the usual rate and decay of a network."""
+    monkeypatch.setattr(heads, "LADDER", (2, 4))
+    monkeypatch.setitem(heads.find_length.__kwdefaults__, "ladder", (2, 4))
+    config = settings(tmp_path / "run", probe=True, features="auto", optim__epochs=2)
+    untold = OptimConfig()
+    optim = replace(config.optim, lr=untold.lr, weight_decay=untold.weight_decay)
+    assert train(replace(config, optim=optim))["choices"]["head"]["features"] in ("standard", "projected")

@@ -24,10 +24,11 @@ PROGRESS = "best best_epoch epoch lines phases seconds stage steps"
 LOADER = "epoch order position seed"
 RANK = "counted random sums"
 RESULTS = """adjustment
-    balanced bottom_10pct bottom_20pct brier car dataset disclosures ece epochs geometric_mean groups harmonic_mean head
-    identity imbalance late_gain line macro_f1 medium method model nll options overall per_class per_class_images phases
-    probe seconds seed selection spectral_norm stage1 tail train_overall tune val worst_ratio worst_test
-    worst_test_class worst_test_interval worst_test_next worst_train worst_train_class zero_classes"""
+    balanced bottom_10pct bottom_20pct brier car choices dataset disclosures ece epochs geometric_mean groups
+    harmonic_mean head identity imbalance late_gain line macro_f1 medium method model nll options overall per_class
+    per_class_images phases probe seconds seed selection spectral_norm stage1 steps tail train_overall tune val
+    worst_ratio worst_test worst_test_class worst_test_interval worst_test_next worst_train worst_train_class
+    zero_classes"""
 MANIFEST = "checks classes dataset files format groups identity notes options ranks rule splits statistics version"
 LINE = "car data_seconds epoch images_per_second loss lr spectral_norm stage step"
 FILES = """.run.lock checkpoints config.yaml digests.json manifest.json metrics.jsonl model.safetensors predictions.npz

@@ -333,14 +333,16 @@ OWN: dict[str, Grid] = {
     "selection": Grid("The same lines as trade-off, on validation data", selection, VALIDATION),
     "search": Grid("Candidates for the defaults of car-balanced, on validation data", search, VALIDATION),
     "trade-off": Grid(
-        "Overall accuracy against the tail and the worst classes, with a line from each training", trade_off
+        "Overall accuracy against the tail and the worst classes, with a line from each training",
+        trade_off,
+        (*GROUPS, "steps"),
     ),
     "purpose": Grid(
         "What CAR is for: networks trained to the end (use --scale complete)",
         purpose,
         (*GROUPS, "worst_train", "late_gain"),
     ),
-    "decay": Grid("What CAR gains at several weight decays of a linear head", decay),
+    "decay": Grid("What CAR gains at several weight decays of a linear head", decay, (*GROUPS, "steps")),
     "tuning": Grid(
         "LoRA beside full fine-tuning (use --scale complete)", tuning, (*GROUPS, "worst_train", "late_gain")
     ),

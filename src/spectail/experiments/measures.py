@@ -52,7 +52,8 @@ DISTANCES = (
 TITLES = {"worst_test": "worst class", "worst_train": "worst in training", "worst_ratio": "WR",
           "bottom_10pct": "lowest 10 %", "bottom_20pct": "lowest 20 %", "zero_classes": "classes at 0",
           "ece": "ECE", "cm_gap": "CM gap", "cm_gap_relative": "CM gap, relative",
-          "car_gradient_norm": "gradient norm of CAR", "late_gain": "gained in the last fifth"}  # fmt: skip
+          "car_gradient_norm": "gradient norm of CAR", "late_gain": "gained in the last fifth",
+          "steps": "steps"}  # fmt: skip
 TITLES |= {distance.metric: distance.title for distance in DISTANCES}
 for _kept, _words in {"tail": "tail", "bottom_10pct": "lowest 10 %"}.items():  # of older files: a training for each tau
     TITLES[f"gain_same_{_kept}"] = f"above tau line, same {_words}"

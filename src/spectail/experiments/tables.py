@@ -298,8 +298,8 @@ def _floats(text: str) -> tuple[float, ...]:
 
 
 def _format(figure: Figure) -> str:
-    return {"worst_ratio": ".2f", "cm_gap": ".3f", "cm_gap_relative": ".2f", "car_gradient_norm": ".1e"}.get(
-        figure.metric, ".1f")  # fmt: skip
+    return {"worst_ratio": ".2f", "cm_gap": ".3f", "cm_gap_relative": ".2f", "car_gradient_norm": ".1e",
+            "steps": ",.0f"}.get(figure.metric, ".1f")  # fmt: skip
 
 
 def shown(figure: Figure) -> str:

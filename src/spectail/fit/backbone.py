@@ -8,7 +8,7 @@ from pathlib import Path
 from .._utils import torchvision_ops  # noqa: F401 - before timm
 from .._utils.files import cache_folder
 from .._utils.names import nearest
-from ..models.build import MODELS, ModelConfig
+from ..models.build import MODELS, PIXELS, ModelConfig
 from ..models.hub import answers, is_cached
 
 PREFERRED = ("vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch16_224.augreg_in21k_ft_in1k",
@@ -16,8 +16,8 @@ PREFERRED = ("vit_small_patch14_reg4_dinov2.lvd142m", "vit_small_patch16_224.aug
 """Best first, all small enough for a CPU. The first is what the hub is asked for."""
 AUTO = "auto"
 """What stands for the network until one is found."""
-SMALL, UPSCALED, USUAL = 100, 128, 224
-"""Images below so many pixels are shown to a pre-trained network at 128, others at 224."""
+SMALL, UPSCALED = 100, 128
+"""Images below so many pixels are shown to a pre-trained network at 128, others at the usual size."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def choose_backbone(asked: ModelConfig, pixels: int) -> Backbone:
     A weight file names its network: ``--init resnet50.safetensors`` needs no ``--model``. Without either, weight files
     in ``weights`` of the cache folder and what the hub has left on this machine are tried, then the hub itself.
     """
-    sized = replace(asked, img_size=asked.img_size or (UPSCALED if pixels < SMALL else USUAL))
+    sized = replace(asked, img_size=asked.img_size or (UPSCALED if pixels < SMALL else PIXELS))
     if asked.init is not None:
         name = asked.model if asked.model != AUTO else _named_by(asked.init)
         return Backbone(replace(sized, model=name, pretrained=False), True, f"features of {name} ({asked.init.name})")

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..counts import ClassCounts
+from ..data.folds import ALWAYS_TRAINED
 from ..data.samples import Samples
 from ..experiments.runs import code_version
 from ..experiments.task import Outcome
@@ -22,7 +23,6 @@ from ..training.heads import train_head
 from ..training.length import LADDER, find_length, least_steps
 from .candidates import SHIFTS, TINY, Candidate, Training, shifted
 from .figures import leads, nearly_right
-from .folds import ALWAYS_TRAINED
 from .goals import Goal, score_all
 
 SHORT = LADDER[:4]

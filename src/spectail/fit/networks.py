@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..data.datasets import Data, load
+from ..data.folds import ALWAYS_TRAINED
 from ..experiments.runs import code_version, hash_of
 from ..experiments.task import Outcome, Task
 from ..training.build import make_pieces
@@ -26,7 +27,6 @@ from ..training.run_folder import RunFolder
 from ..training.trained import load_trained
 from .candidates import AS_TRAINED, Training
 from .crossfit import Carrier, CrossFit, Fitted, Here, Images, Table
-from .folds import ALWAYS_TRAINED
 
 HELD_OUT = 0.2
 """Share of each class that the choice is made on."""
@@ -55,7 +55,7 @@ class Networks:
 
 def settings(config: TrainConfig, method: str, output: Path, epochs: int | None = None) -> TrainConfig:
     """Of a run that trains the whole network."""
-    start = TUNED if config.model.pretrained or config.model.init is not None else SCRATCH
+    start = TUNED if config.model.has_weights else SCRATCH
     made = from_dict({"method": method} | start, replace(config, probe=False, features=None, output=output))
     return made if epochs is None else replace(made, optim=replace(made.optim, epochs=epochs))
 

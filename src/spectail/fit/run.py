@@ -14,8 +14,9 @@ from .._utils.files import write_json
 from ..counts import ClassCounts
 from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
+from ..data.folds import ALWAYS_TRAINED, make_folds
 from ..diagnosis.advice import Advice
-from ..models.build import ModelConfig
+from ..models.build import PIXELS, ModelConfig
 from ..training.build import describe, load_data, make_pieces
 from ..training.config import TrainConfig
 from ..training.config_io import from_dict
@@ -24,11 +25,10 @@ from ..training.reporter import Part, Reporter
 from . import networks
 from .advice import Split, advise
 from .answer import alternatives, sentences
-from .backbone import AUTO, USUAL, choose_backbone
+from .backbone import AUTO, choose_backbone
 from .candidates import AS_TRAINED, FEW, TINY, Training, trainings
 from .choice import Chosen, choose_candidate
 from .crossfit import Carrier, CrossFit, Images, Table, cross_fit
-from .folds import ALWAYS_TRAINED, make_folds
 from .goals import Goal
 
 FOR_CHOOSING = 0.7
@@ -86,7 +86,7 @@ def fit(
     reporter.start(source)
     notes = [source] if not (config.probe or isinstance(data.train, FeatureSet)) else []
     folder = asked.config.output / "networks"
-    trained_here = not isinstance(data.train, FeatureSet) and not (config.model.pretrained or config.model.init)
+    trained_here = not isinstance(data.train, FeatureSet) and not config.model.has_weights
     converged = True
     if trained_here:
         describe(data, reporter)
@@ -145,7 +145,7 @@ def _with_backbone(config: TrainConfig, data: Data) -> tuple[TrainConfig, str]:
     if isinstance(data.train, FeatureSet):
         config = replace(config, model=ModelConfig()) if config.model.model == AUTO else config
         return config, f"{data.train.features.shape[1]:,} features for each of {len(data.train):,} rows"
-    pixels = min(data.train.pixels.shape[1:3]) if data.train.pixels is not None else USUAL
+    pixels = min(data.train.pixels.shape[1:3]) if data.train.pixels is not None else PIXELS
     backbone = choose_backbone(config.model, pixels)
     return replace(config, model=backbone.model, probe=backbone.frozen), backbone.note
 

@@ -23,6 +23,8 @@ from .weights import LoadReport, load_weights
 
 NO_MODEL = "none"
 """What stands for the network where the data are features and only a head is trained."""
+PIXELS = 224
+"""Input size that networks are usually pre-trained with."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class ModelConfig:
     """Kind of classifier. By default the one that the method needs, or linear."""
     init: Path | None = None
     """Start from weights in a .safetensors or .pth file or in the folder of a run. By default they are random."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it starts from weights that were learned before."""
+        return self.pretrained or self.init is not None
 
 
 def _resnet34(options: dict[str, Any]) -> nn.Module:

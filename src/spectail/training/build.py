@@ -126,6 +126,8 @@ def make_pieces(config: TrainConfig, reporter: Reporter, data: Data | None = Non
         start_head(config, model, data, transforms, accelerator, reporter)
         _tune(config, model, transforms.size, reporter)
     if config.probe:
+        if transforms is not None and not config.model.has_weights and config.stage1 is None:
+            reporter.start("note: --probe leaves the backbone at random weights; give some with --init.")
         backbone = model.backbone.requires_grad_(False)
         inputs = head_inputs(backbone, data, transforms, accelerator, workers=config.workers, track=reporter.track)
         torch.manual_seed(config.seed)  # whether the features came from the cache must not matter
@@ -155,7 +157,7 @@ def _tune(config: TrainConfig, model: Classifier, size: int, reporter: Reporter)
     torch.manual_seed(config.seed)  # as many draws as without it
     trained = f"{tuned:,} of {total:,} parameters of the backbone ({100 * tuned / total:.2f} %), and the head"
     reporter.start(f"--tune {how} trains {trained}")
-    if not (config.model.pretrained or config.model.init is not None):
+    if not config.model.has_weights:
         reporter.start(f"note: --tune {how} leaves most of the backbone at random weights; give some with --init.")
 
 
@@ -224,8 +226,7 @@ def make_preset(config: TrainConfig, usual: str, *, testing: bool = False) -> Pr
 
     ``testing`` gives test images the size that several crops are cut from, where the run asks for them.
     """
-    has_weights = config.model.pretrained or config.model.init is not None
-    declared = config.model.model not in MODELS and has_weights and config.normalization == "model"
+    declared = config.model.model not in MODELS and config.model.has_weights and config.normalization == "model"
     made = preset(
         config.transform or usual,
         size=config.model.img_size,

@@ -163,8 +163,8 @@ class TrainConfig:
     features: Literal["auto", "raw", "standard", "power", "projected"] | None = None
     """What a probe does to features. raw: nothing; standard: mean 0 and deviation 1 in each dimension; power: signed
     square roots, centred, on one scale; projected: the latter on their 256 leading principal directions. auto chooses
-    among them, with learning rate and weight decay, on held-out images. By default raw for --probe, standard for
-    features:FILE, auto for --preset probe."""
+    between standard and projected, with and without weight decay, by the loss on five folds of the training images,
+    and sets the learning rate. By default raw for --probe, standard for features:FILE, auto for --preset probe."""
     stage1: Path | None = None
     """Folder of a run whose model replaces the first stage of a method that has several. By default the method
     trains its own."""

@@ -1,4 +1,4 @@
-"""What a head on frozen features is trained with: transform, learning rate and weight decay, chosen on held-out images.
+"""What a head on frozen features is trained with: transform, learning rate and decay, chosen by cross-validation.
 
 On such features these matter more than the loss. They are chosen once, by Balanced Softmax, whatever the method of the
 run is: methods that are compared should see the same features.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +18,20 @@ from torch import Tensor
 
 from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
-from ..data.longtail import hold_out
+from ..data.folds import ALWAYS_TRAINED, make_folds
 from ..models.feature_transform import FeatureTransform
 from .build import make_pieces
-from .config import PRESETS, CARConfig, TrainConfig
+from .config import PRESETS, CARConfig, OptimConfig, TrainConfig
 from .config_io import from_dict
-from .length import HELD_OUT, find_length
+from .heads import train_head
+from .length import find_length, none_if_unknown
 from .reporter import Reporter
 
 AUTO = "auto"
 HEADS = (("standard", 0.0), ("standard", 1.0), ("projected", 0.0), ("projected", 1.0))
-"""Features and weight decay."""
+"""Features and weight decay. Not raw, whose rate would hang on the scale of the numbers, nor power, which is projected
+without a limit to its directions."""
+FOLDS = 5
 RATE = 0.15
 """Learning rate for one column: a step of AdamW moves a logit by the more, the more columns there are."""
 
@@ -37,12 +41,18 @@ def rate_for(features: str, width: int) -> float:
     return float(RATE / math.sqrt(FeatureTransform(features, width).out_width))
 
 
-def with_head_settings(config: TrainConfig, data: Data | None, reporter: Reporter) -> TrainConfig:
-    """The settings with the features, rate and decay that do best on a fifth of each class, where they say auto."""
+def with_head_settings(
+    config: TrainConfig, data: Data | None, reporter: Reporter
+) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings with the features, rate and decay that do best in cross-validation, where they say auto; and the
+    loss of each candidate."""
     if config.features != AUTO:
-        return config
-    usual = PRESETS["probe"]["optim"]
-    if (config.optim.lr, config.optim.weight_decay) != (usual["lr"], usual["weight_decay"]):
+        return config, {}
+    usual, untold = PRESETS["probe"]["optim"], OptimConfig()
+    if (config.optim.lr, config.optim.weight_decay) not in (
+        (usual["lr"], usual["weight_decay"]),
+        (untold.lr, untold.weight_decay),
+    ):
         raise ValueError(
             "--features auto chooses --lr and --weight-decay too. Leave these out, or say which features: "
             "--features raw, standard, power or projected."
@@ -50,27 +60,39 @@ def with_head_settings(config: TrainConfig, data: Data | None, reporter: Reporte
     plain = replace(config, features="raw", method="ce", optim=replace(config.optim, epochs=1), car=CARConfig())
     table = make_pieces(from_dict({"method": "balanced-softmax"}, plain), reporter, data).splits["train"]
     assert isinstance(table, FeatureSet)
-    held = hold_out(table.labels, table.names, fraction=HELD_OUT, seed=config.seed)
-    losses = {}
+    folds, losses = make_folds(table.labels, FOLDS, config.seed), {}
     for kind, decay in HEADS:
         way = replace(plain.optim, lr=rate_for(kind, table.features.shape[1]), weight_decay=decay)
         tried = from_dict({"method": "balanced-softmax"}, replace(plain, optim=way))
-        losses[kind, decay] = _loss(tried, kind, table, held)
-    found = [min(losses, key=lambda head: losses[head])]
+        losses[kind, decay] = _loss(tried, kind, table, folds)
+    found = [losses]
     broadcast_object_list(found)  # ranks must agree, whatever their rounding
-    kind, decay = found[0]
+    kind, decay = min(found[0], key=lambda head: found[0][head])
     reporter.start(f"features {kind}, weight decay {decay:g}: the lowest loss on held-out images, all classes alike")
-    optim = {"lr": rate_for(kind, table.features.shape[1]), "weight_decay": decay}
-    return from_dict({"features": kind, "optim": optim}, config)
+    chosen = {"features": kind, "optim": {"lr": rate_for(kind, table.features.shape[1]), "weight_decay": decay}}
+    named = {f"{kind}, decay {decay:g}": none_if_unknown(loss) for (kind, decay), loss in found[0].items()}
+    return from_dict(chosen, config), chosen | {"losses": named}
 
 
-def _loss(config: TrainConfig, kind: str, table: FeatureSet, held: NDArray[np.bool_]) -> float:
+def _loss(config: TrainConfig, kind: str, table: FeatureSet, folds: NDArray[np.int64]) -> float:
+    """Of all images, each by a head that has not seen it. The first fold says how long the heads are trained."""
     transform = FeatureTransform(kind, table.features.shape[1]).fit_(table.features)  # statistics need no label
     with torch.no_grad():
-        features, out = transform(table.features), torch.from_numpy(held)
-    split = (features[out], table.labels[held])
-    head = find_length(features[~out], table.labels[~held], table.names, config, split).head
-    return balanced_loss(head.logits(split[0]), torch.from_numpy(split[1]))
+        features = transform(table.features)
+    logits, steps = features.new_zeros(len(table), len(table.names)), 0
+    for fold in range(FOLDS):
+        out = torch.from_numpy(folds == fold)
+        if not out.any():
+            continue
+        known = features[~out], table.labels[~out], table.names, config
+        if steps:
+            head = train_head(*known, steps)
+        else:
+            length = find_length(*known, (features[out], table.labels[out]))
+            head, steps = length.head, length.steps
+        logits[out] = head.logits(features[out])
+    judged = folds != ALWAYS_TRAINED
+    return balanced_loss(logits[judged], torch.from_numpy(table.labels[judged]))
 
 
 def balanced_loss(logits: Tensor, labels: Tensor) -> float:

@@ -90,14 +90,15 @@ def find_length(
 HELD_OUT = 0.2
 
 
-def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> tuple[TrainConfig, bool]:
-    """The settings with as many epochs as the run needs where they say 0, and whether the ladder was long enough.
+def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings with as many epochs as the run needs where they say 0; and how that was found: the held-out loss of
+    each length, and whether the ladder was long enough.
 
     A fifth of each class is held out to find the length; the run itself then learns from all images, in as many more
     steps. A method with several stages, or with streams of its own, is as long as cross entropy.
     """
     if config.optim.epochs:
-        return config, True
+        return config, {}
     pieces = make_pieces(replace(config, optim=replace(config.optim, epochs=1)), reporter, data)
     table = pieces.splits["train"]
     assert isinstance(table, FeatureSet)
@@ -110,15 +111,23 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
         least=least_steps(one),
     )  # fmt: skip
     per_epoch, steps = -(-len(table) // config.optim.batch_size), max(length.steps, least_steps(config))
-    epochs = [max(1, round(steps * len(table) / int((~held).sum()) / per_epoch)), length.converged]
-    broadcast_object_list(epochs)  # ranks must agree, whatever their rounding
-    why = f"the loss on held-out images stops falling after {steps:,} steps"
-    if not epochs[1]:
+    epochs = max(1, round(steps * len(table) / int((~held).sum()) / per_epoch))
+    losses = {str(tried): none_if_unknown(loss) for tried, loss in length.losses.items()}
+    found = [{"epochs": epochs, "steps": steps, "converged": length.converged, "losses": losses}]
+    broadcast_object_list(found)  # ranks must agree, whatever their rounding
+    agreed: dict[str, Any] = found[0]
+    why = f"the loss on held-out images stops falling after {agreed['steps']:,} steps"
+    if not agreed["converged"]:
         why += ", and the loss was still falling: the head is not trained to the end"
-    elif steps not in list(length.losses)[:-1]:  # where it stopped falling
+    elif str(agreed["steps"]) not in list(agreed["losses"])[:-1]:  # where it stopped falling
         why = f"CAR is trained for {least_steps(config):,} steps at least"
-    reporter.start(f"{epochs[0]} epochs: {why}")
-    return replace(config, optim=replace(config.optim, epochs=int(epochs[0]))), bool(epochs[1])
+    reporter.start(f"{agreed['epochs']} epochs: {why}")
+    return replace(config, optim=replace(config.optim, epochs=agreed["epochs"])), agreed
+
+
+def none_if_unknown(loss: float) -> float | None:
+    """A loss as a file of JSON can hold it: that of no images is not a number."""
+    return loss if math.isfinite(loss) else None
 
 
 @dataclass(frozen=True)

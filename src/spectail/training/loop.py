@@ -92,6 +92,7 @@ def train(
     check_config(config)
     find_method(config.method)  # named by the caller, so that its own folder may name it too
     folder, is_main = RunFolder(config.output), os.environ.get("RANK", "0") == "0"
+    choices: dict[str, Any] = {}
     if force and resume:
         raise ValueError("--force begins a new run and --resume continues one; give one of them.")
     if force and is_main:
@@ -102,24 +103,23 @@ def train(
         if done is not None:
             return RunResults(done)
         config = folder.with_what_it_found(config)
+        choices = folder.choices()
     elif is_main:
         folder.check_free()
     reporter = reporter or Reporter()
     if data is None and (config.features == AUTO or not config.optim.epochs):
         data = load_data(config, reporter)
-    config, long_enough = with_length(with_head_settings(config, data, reporter), data, reporter)
+    config, head = with_head_settings(config, data, reporter)
+    config, length = with_length(config, data, reporter)
+    choices |= {name: found for name, found in (("head", head), ("length", length)) if found}
     with Interruptible() as interrupt:
-        trainer = Trainer(config, folder, reporter, interrupt, data, adjustment)
-        trainer.long_enough = long_enough
+        trainer = Trainer(config, folder, reporter, interrupt, data, adjustment, choices)
         with folder.owned() if is_main else contextlib.nullcontext():
             return trainer.run(resume)
 
 
 class Trainer:
     """One run, top to bottom: stages, epochs, optimiser steps, evaluation."""
-
-    long_enough = True
-    """False for a probe that was to find its length, and found none."""
 
     def __init__(
         self,
@@ -129,7 +129,9 @@ class Trainer:
         interrupt: Interruptible,
         data: Data | None = None,
         adjustment: Adjustment | None = None,
+        choices: dict[str, Any] | None = None,
     ) -> None:
+        self.choices = choices or {}
         self.config, self.folder, self.reporter, self.interrupt = config, folder, reporter, interrupt
         self.pieces = make_pieces(config, reporter, data)
         self.adjustment = adjustment
@@ -307,14 +309,14 @@ class Trainer:
             others["train"], _ = self._evaluate(inference, "train")
         manifest = self.pieces.data.manifest
         disclosures = self.method.disclosures()
-        if not self.long_enough:
+        if not self.choices.get("length", {}).get("converged", True):
             disclosures |= {"length": "not trained to the end: pass a larger --epochs"}
         if self.config.watch_test:
             disclosures |= {"watch_test": f"{self.config.watch_test:.0%} of the test set was watched in training"}
         late = late_gain(list(map(json.loads, self.folder.lines())))
         results = RunResults(
             make_results(self.config, manifest, self.progress, disclosures, test, others, self.adjustment)
-            | {"late_gain": late.points if late is not None else None}
+            | {"late_gain": late.points if late is not None else None, "choices": self.choices or None}
         )
         results.data = self.pieces.data
         results.predictions = {
@@ -364,7 +366,7 @@ class Trainer:
         """Begin a run, or go back to where one stopped."""
         if not self.resumes:
             if self.accelerator.is_main_process:
-                self.folder.begin(self.config, self.pieces.data.manifest, self.adjustment)
+                self.folder.begin(self.config, self.pieces.data.manifest, self.adjustment, self.choices)
             self.accelerator.wait_for_everyone()
             return None
         state = checkpoint.load(newest, self.accelerator.process_index) if newest is not None else None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .._utils.digests import NAME as DIGESTS
 from .._utils.digests import Damaged, read_digests, text_digest, verify, write_digests
-from .._utils.files import file_digest, json_text, room_for, whole_file
+from .._utils.files import file_digest, json_text, room_for, whole_file, write_json
 from .._utils.owner import Owner
 from ..car import PRESETS
 from ..data.manifest import Manifest
@@ -35,10 +35,12 @@ from .progress import Progress
 MAY_DIFFER = {"output", "device", "workers", "trackers", "keep_checkpoints", "checkpoint_every"}
 """Settings that a resumed run may change: they do not change what is computed."""
 
-FILES = (ADJUSTMENT, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
+CHOICES = "choices.json"
+"""What the run has chosen before it began, and what it tried."""
+FILES = (ADJUSTMENT, CHOICES, "config.yaml", "manifest.json", "metrics.jsonl", "best.safetensors", "model.safetensors",
          "tuned.safetensors", "predictions.npz", "results.json", DIGESTS)  # fmt: skip
 """What a run writes, beside its checkpoints."""
-BEGUN = (ADJUSTMENT, "config.yaml", "manifest.json")
+BEGUN = (ADJUSTMENT, CHOICES, "config.yaml", "manifest.json")
 """What is written before anything is trained."""
 BESIDE = {"networks", ".fit.lock", ".fit.owner", ".run.lock", ".run.owner"}
 """What may be in a folder before a run begins there: what `spectail fit` and the owner of the folder put there."""
@@ -105,13 +107,21 @@ class RunFolder:
         names = (home.with_name(f"{home.name}-before-{number}") for number in count(1))
         return home.rename(next(path for path in names if not path.exists()))
 
-    def begin(self, config: TrainConfig, manifest: Manifest, adjustment: Adjustment | None = None) -> None:
+    def begin(
+        self,
+        config: TrainConfig,
+        manifest: Manifest,
+        adjustment: Adjustment | None = None,
+        choices: dict[str, Any] | None = None,
+    ) -> None:
         """A new run. A folder that holds anything else is left alone."""
         self.check_free()
+        for name in (ADJUSTMENT, CHOICES):  # one that was killed before it had begun may have left its own
+            (self.path / name).unlink(missing_ok=True)
         if adjustment is not None:
             adjustment.save(self.path / ADJUSTMENT)
-        else:  # one that was killed before it had begun may have left its own
-            (self.path / ADJUSTMENT).unlink(missing_ok=True)
+        if choices:
+            write_json(self.path / CHOICES, choices)
         manifest.save(self.path / "manifest.json")
         text = yaml_text(config)
         self._seal(BEGUN, **{"config.yaml": text_digest(text)})
@@ -185,6 +195,14 @@ class RunFolder:
             optim = dataclasses.replace(config.optim, lr=saved.optim.lr, weight_decay=saved.optim.weight_decay)
             config = dataclasses.replace(config, features=saved.features, optim=optim)
         return config
+
+    def choices(self) -> dict[str, Any]:
+        """What the run has chosen before it began; nothing where its settings said everything."""
+        path = self.path / CHOICES
+        if not path.exists():
+            return {}
+        self.check_whole(CHOICES)
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def adjustment(self) -> Adjustment | None:
         """What is done to the logits of the run's model, if anything."""
@@ -325,6 +343,7 @@ def make_results(
         "tune": config.tuning.tune,
         "seed": config.seed,
         "epochs": config.optim.epochs,
+        "steps": progress.steps,
         "selection": _selection(config, progress),
         **test,
         "worst_train": worst_train,

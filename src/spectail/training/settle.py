@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from ..data.catalog import find
 from ..data.paths import full_name
-from ..models.build import NO_MODEL, ModelConfig
+from ..models.build import MODELS, NO_MODEL, PIXELS, ModelConfig
 from .config import TrainConfig
 
 
@@ -22,9 +22,16 @@ def settled(config: TrainConfig) -> TrainConfig:
         )
     if config.features is not None and not config.probe:
         raise ValueError("--features belongs to --probe and to features:FILE data. Pass --probe, or leave it out.")
+    if config.probe and config.transform is None and config.model.img_size is None and _is_pretrained(config.model):
+        config = replace(config, model=replace(config.model, img_size=PIXELS))  # not that of the data
     if config.transform is None and entry.transform.endswith("-fast"):  # the run says so itself: it was another before
         return replace(config, transform=entry.transform)
     return config
+
+
+def _is_pretrained(model: ModelConfig) -> bool:
+    """Whether it is a network of timm with weights that were learned elsewhere, not by a run on these data."""
+    return model.model not in MODELS and model.has_weights and not (model.init is not None and model.init.is_dir())
 
 
 def _on_features(config: TrainConfig) -> TrainConfig:
