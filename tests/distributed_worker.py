@@ -40,7 +40,7 @@ class Case:
     labels: str = "hard"  # "mixed", "soft", "halves" (soft, in bfloat16), "either" (rank 0 hard, rank 1 mixed)
     separate: bool = False  # rank 0 has the classes below K / 2, rank 1 the others
     late: bool = False  # class 0 first appears at step 5
-    ignored: str = ""  # "some" or "all" of the samples of rank 1, at every second step
+    ignored: str = ""  # "some" or "all" of the samples of rank 1, at every second step; or "everything" of both ranks
     bad: str = ""  # what rank 1 is given half way: "nan", "label" or "shape"
     probe: bool = False  # rank 0 alone calls CAR half way
     save: bool = False  # rank 0 saves its state half way
@@ -69,6 +69,8 @@ CASES = {
     "ignored": Case(ignored="some"),
     "ignored-mixed": Case(ignored="some", labels="mixed"),
     "ignored-rank": Case(ignored="all"),
+    "ignored-everywhere": Case(ignored="everything"),
+    "ignored-everywhere-mixed": Case(ignored="everything", labels="mixed", preset="worst"),
     "accumulated": Case(micro=2, cut=(16, 10)),
     "accumulated-classwise": Case(micro=2, cut=(16, 10), preset="classwise"),
     "live": Case(classes=2100, steps=10, dtype=torch.float32, options={"beta": 0.1}),
@@ -86,6 +88,7 @@ CASES = {
     "fixed-soft": Case(options=FIXED, labels="soft", cut=(20,), guarded=True),
     "fixed-ignored": Case(options=FIXED, ignored="some", guarded=True),
     "fixed-ignored-rank": Case(options=FIXED, ignored="all", guarded=True),
+    "fixed-ignored-everywhere": Case(options=FIXED, ignored="everything", guarded=True),
     "fixed-first": Case(options=FIXED | {"ema_start": "first"}, preset="classwise", late=True, guarded=True),
     "fixed-accumulated": Case(options=FIXED, micro=2, cut=(16, 10), guarded=True),
     "fixed-many": Case(classes=500, steps=10, options=FIXED, guarded=True),
@@ -121,7 +124,7 @@ def draw(case: Case, turn: int, rank: int, world: int) -> tuple[Tensor, Any]:
     if case.late and turn < 5:
         a = a.clamp_min(1)
     if case.ignored and turn % 2:
-        out = slice(cut, None, 3 if case.ignored == "some" else 1)
+        out = slice(0 if case.ignored == "everything" else cut, None, 3 if case.ignored == "some" else 1)
         a[out] = b[out] = -100
     mine = slice(None) if world == 1 else slice(cut) if rank == 0 else slice(cut, None)
     if case.labels in ("soft", "halves"):

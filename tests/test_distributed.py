@@ -16,15 +16,16 @@ SAVED = ("saved", "saved-classwise", "saved-worst")
 REFUSED = ("nan", "nan-worst", "label", "shape")
 WORST = (
     *("worst", "worst-batch", "worst-mixed", "worst-soft", "worst-ignored", "worst-many"),
+    "ignored-everywhere-mixed",
     *("fixed-worst", "fixed-worst-mixed"),
 )
 CASES = (
     *("batch", "classwise", "ragged", "ragged-classwise", "ragged-mixed", "separate", "separate-classwise"),
     *("mixed", "mixed-classwise", "mixed-one-rank", "soft", "soft-classwise", "soft-bfloat16"),
-    *("ignored", "ignored-mixed", "ignored-rank", "accumulated", "accumulated-classwise", "live"),
+    *("ignored", "ignored-mixed", "ignored-rank", "ignored-everywhere", "accumulated", "accumulated-classwise", "live"),
     *("first", "first-classwise", "first-ignored", "squared", "squared-classwise", "many", "one-rank", *SAVED),
     *("fixed", "fixed-classwise", "fixed-ragged", "fixed-separate", "fixed-mixed", "fixed-soft", "fixed-ignored"),
-    *("fixed-ignored-rank", "fixed-first", "fixed-accumulated", "fixed-many"),
+    *("fixed-ignored-rank", "fixed-ignored-everywhere", "fixed-first", "fixed-accumulated", "fixed-many"),
     *WORST,
 )
 

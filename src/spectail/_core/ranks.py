@@ -45,9 +45,7 @@ def exchange_mass(
             "another rank refused its batch and says why in its own error; "
             "the confusion history was left as it was on every rank."
         )
-    everyone_counted = float(packet[-2])
-    if not everyone_counted:
-        raise ValueError("the batch is empty on every rank: CAR needs at least one sample with a label.")
+    everyone_counted = float(packet[-2]) or 1.0  # without any label the share is 0, as for one process
     return Counted(packet[:-2].to(mass.dtype), float(samples) * size / everyone_counted)
 
 
