@@ -224,11 +224,9 @@ def terms_table() -> str:
 def offsets_table() -> str:
     """What a constant for each class could give beyond a shift if test errors were known."""
     found = json.loads((BENCHMARKS / "results" / "offsets.json").read_text(encoding="utf-8"))
-    ways = ("as trained", "shift", "offsets")
-    rows = [[name, *(f"{goals[goal][way]:.1f}" for goal in ("balanced", "lowest10") for way in ways)]
-            for name, goals in found.items()]  # fmt: skip
-    head = ["logits of", *(f"{what}, {way}" for what in ("overall", "lowest 10 %") for way in ways)]
-    return markdown(head, rows)
+    rows = [[name, way, *(f"{value:.1f}" for value in figures.values())]
+            for name, ways in found.items() for way, figures in ways.items()]  # fmt: skip
+    return markdown(["logits of", "moved by", "overall", "tail", "lowest 10 %"], rows, words=2)
 
 
 OTHERS = {"training-confusion": confusion_table, "bound-terms": terms_table, "offsets": offsets_table}
