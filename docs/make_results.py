@@ -14,6 +14,7 @@ import argparse
 import csv
 import json
 import re
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,13 @@ from spectail.report.figures import save
 
 DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
-PAGES = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "results-archive.md", DOCS / "cost.md")
+PAGES = (
+    DOCS.parent / "README.md",
+    DOCS / "results.md",
+    DOCS / "results-why.md",
+    DOCS / "results-archive.md",
+    DOCS / "cost.md",
+)
 GROUPS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "ece")
 LINES = (
     "CE",
@@ -68,6 +75,8 @@ NAMES = ("cross entropy", "CAR, as in the paper", "CAR class-wise", "Balanced So
 SCRATCH = ("CE", "Balanced Softmax", "car-balanced", "car-worst", "CAR, alpha 0.5", "CAR class-wise, alpha 10")
 FURTHER = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "ece", "above_same_tail_overall",
            "above_same_tail_bottom_10pct", "late_gain")  # fmt: skip
+DECAY = ("overall", "tail", "bottom_10pct", "bottom_20pct",
+         *(f"above_same_tail_{what}" for what in ("overall", "bottom_10pct", "bottom_20pct")))  # fmt: skip
 TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
@@ -78,16 +87,9 @@ TABLES = {
     "resnet": Part("resnet", (*AT_THE_END, "worst_train", "late_gain")),
     "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
-    "decay": Part(
-        "decay",
-        (
-            "overall",
-            "tail",
-            "bottom_10pct",
-            "bottom_20pct",
-            *(f"above_same_tail_{what}" for what in ("overall", "bottom_10pct", "bottom_20pct")),
-        ),
-    ),
+    "decay": Part("decay", DECAY),
+    "decay-own-length": Part("decay-own-length", DECAY),
+    "probe-own-length": Part("probe-own-length", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
     "combinations-100": Part("combinations", imbalance=100.0),
     "rivals-again": Part("rivals-again", imbalance=100.0),
     "rivals-again-50": Part("rivals-again", imbalance=50.0),
@@ -229,7 +231,24 @@ def offsets_table() -> str:
     return markdown(["logits of", "moved by", "overall", "tail", "lowest 10 %"], rows, words=2)
 
 
-OTHERS = {"training-confusion": confusion_table, "bound-terms": terms_table, "offsets": offsets_table}
+def choices_table() -> str:
+    """The loss of the candidates that a linear head's features and decay are chosen from."""
+    losses: dict[str, list[float]] = {}
+    chosen: dict[str, int] = {}
+    for line in curve_lines("head-choices"):
+        losses.setdefault(line["candidate"], []).append(float(line["loss"]))
+        chosen[line["candidate"]] = chosen.get(line["candidate"], 0) + int(line["chosen"])
+    rows = [[name, f"{statistics.fmean(found):.3f} ± {statistics.stdev(found):.3f}", f"{chosen[name]} of {len(found)}"]
+            for name, found in losses.items()]  # fmt: skip
+    return markdown(["features, weight decay", "loss on held-out folds", "chosen by"], rows)
+
+
+OTHERS = {
+    "training-confusion": confusion_table,
+    "bound-terms": terms_table,
+    "offsets": offsets_table,
+    "head-choices": choices_table,
+}
 """Tables that are not of an experiment."""
 
 
