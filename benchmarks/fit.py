@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from spectail.fit.folds import make_folds
 
 from spectail.fit import crossfit
 from spectail.fit.candidates import SHIFTS, shifted, trainings
 from spectail.fit.choice import choose_candidate
 from spectail.fit.crossfit import CrossFit, Fitted, Table, cross_fit
 from spectail.fit.figures import GOALS, class_accuracies
-from spectail.fit.folds import make_folds
 from spectail.fit.goals import Goal
 from spectail.models.feature_transform import FeatureTransform
 from spectail.training.build import make_pieces
