@@ -125,6 +125,21 @@ def test_every_run_draws_its_line_and_the_reference_is_bold():
     assert (points.get_linestyle(), list(points.get_xdata())) == ("None", [15, 19])
 
 
+def test_a_line_ends_where_shifting_further_helps_neither_figure():
+    rows = [drawn("CE", (0, 10, 20), (40, 40, 45)), drawn("Balanced Softmax, tau 1", (10, 20, 15), (40, 50, 47))]
+    (axes,) = trade_off(rows).axes
+    lines = {tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "-"}
+    assert lines == {(0, 10, 20), (10, 20)}
+
+
+def test_four_panels_stand_in_two_rows():
+    rows = [row(label, overall=(40.0, 41.0), tail=(low, low), bottom_10pct=(low, low), bottom_20pct=(low, low),
+                worst_test=(low, low))
+            for label, low in (("CE", 1.0), ("Balanced Softmax, tau 1", 2.0))]  # fmt: skip
+    figure = trade_off(rows)
+    assert [axes.get_subplotspec().rowspan.start for axes in figure.axes] == [0, 0, 1, 1]
+
+
 def test_diagnostics_are_lines_over_epochs(tmp_path):
     for seed, gaps in enumerate(([4.0, 2.0, 1.0], [2.0, 2.0, 3.0])):
         (tmp_path / str(seed)).mkdir()

@@ -42,9 +42,11 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     measures = {name: words for name, words in measures.items() if name.endswith("tail") or _varies(known, name)}
     plain = next((row for row in known if is_plain(row.cell)), None)
     floor, below = _floor(known, plain, whole)
-    figure = Figure(figsize=(4.3 * len(measures), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
-    for axes, (measure, words) in zip(panels, measures.items(), strict=True):
+    across = 2 if len(measures) == 4 else len(measures)
+    down = len(measures) // across
+    figure = Figure(figsize=(4.3 * across, 3.6 * down + 1), layout="constrained")
+    panels = figure.subplots(down, across, sharey=True, squeeze=False)
+    for axes, (measure, words) in zip(panels.flat, measures.items(), strict=True):
         styles = itertools.cycle(zip(COLOURS, MARKERS, strict=True))
         for (name, points), (colour, marker) in zip(_methods(known).items(), styles, strict=False):
             drawn = [row for row in points.values() if row.shifts]
@@ -61,7 +63,8 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
         axes.set_xlabel(words)
         if floor is not None:
             axes.set_ylim(bottom=floor)
-    figure.axes[0].set_ylabel("mean of the classes, % right" if val else "all classes, % right")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("mean of the classes, % right" if val else "all classes, % right")
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, fontsize=8)
@@ -107,12 +110,12 @@ def _methods(rows: Sequence[Row]) -> dict[str, dict[float, Row]]:
 
 
 def _shifted(axes: Axes, row: Row, measures: tuple[str, str], colour: str, floor: float | None) -> None:
-    """The line of a row, mean over seeds at each shift."""
+    """The line of a row, mean over seeds at each shift, as far as shifting helps: beyond that both figures fall."""
     lines = {figure.metric: figure.line for figure in row.figures if figure.line}
     if not lines.keys() >= {*measures}:
         return
     x, y = (np.mean(lines[measure], axis=0) for measure in measures)
-    seen = y >= (-np.inf if floor is None else floor)
+    seen = (np.arange(len(x)) <= x.argmax()) & (y >= (-np.inf if floor is None else floor))
     bold = is_reference(row.cell)
     axes.plot(x[seen], y[seen], color=colour, linewidth=2.4 if bold else 0.9, alpha=0.5 if bold else 0.8)
 
