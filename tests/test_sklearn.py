@@ -136,7 +136,7 @@ def test_the_length_is_found_and_doubt_is_said(monkeypatch, capsys):
     X, y = rows()
     found = LongTailClassifier("ce", verbose=True).fit(X, y)
     assert found.converged_ is True
-    assert "After 250 steps the held-out loss is" in capsys.readouterr().out
+    assert "After 252 steps the held-out loss is" in capsys.readouterr().out
     monkeypatch.setattr(spectail.sklearn.find_length, "__kwdefaults__", {"ladder": (2, 4), "least": 0})
     with pytest.warns(ConvergenceWarning, match="not trained to the end.* max_iter="):
         assert LongTailClassifier("ce").fit(X, y).converged_ is False

@@ -5,10 +5,14 @@ import signal
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from training.guarded import guarded
 from training.runs import Stop, StopAt, register, settings
 
+from spectail.training.config_io import from_dict
+from spectail.training.heads import train_head
 from spectail.training.loop import train
 from spectail.training.reporter import Reporter
 
@@ -44,3 +48,14 @@ def train_all(jobs):
             if signal_at is None:
                 raise
             (Path(output) / f"left-{os.environ['RANK']}").write_text(type(error).__name__)
+
+
+def head_alone(method):
+    """The logits of a head that each rank trains by itself; the second one has trained another before."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), [40, 20, 6])
+    features = torch.from_numpy(random.normal(size=(66, 5)).astype(np.float32))
+    config = from_dict({"method": method, "device": "cpu", "optim": {"batch_size": 16}})
+    for _ in range(1 + (os.environ["RANK"] == "1")):
+        head = train_head(features, labels, ["a", "b", "c"], config, 20)
+    return head.logits(features).tolist(), head.loss(features, torch.from_numpy(labels))

@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from training.rank_runs import head_alone
 from training.runs import settings
 
 from spectail.cli.train import parse
 from spectail.data.folds import make_folds
+from spectail.data.longtail import hold_out
 from spectail.methods.registry import METHODS
 from spectail.models.feature_transform import FeatureTransform
 from spectail.training import length as heads
 from spectail.training.build import make_pieces
 from spectail.training.config import OptimConfig
 from spectail.training.config_io import from_dict, read_yaml
+from spectail.training.head_settings import with_head_settings
 from spectail.training.heads import train_head, trains_on_arrays
-from spectail.training.length import find_length, least_steps
+from spectail.training.length import find_length, least_steps, with_length
 from spectail.training.loop import train
 from spectail.training.reporter import Reporter
 
@@ -135,7 +138,7 @@ def losses_by_length(monkeypatch, losses):
 
     class Stub:
         def __init__(self, steps):
-            self.steps = steps
+            self.steps = steps  # those that were asked for: the batches of these tests hold all images
 
         def loss(self, features, labels):
             return losses[self.steps]
@@ -162,7 +165,7 @@ def test_the_ladder_stops_where_twice_as_long_is_no_better(monkeypatch, losses, 
     ladder = (10, 20, 40, 80)
     asked = losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
     features, labels = rows([400, 300])
-    found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=ladder)
+    found = find_length(features, labels, names_of(2), config_of(batch=700), (features, labels), ladder=ladder)
     assert (found.steps, found.converged, found.head.steps) == (steps, converged, steps)
     tried = ladder[: ladder.index(steps) + (2 if converged else 1)]
     assert tuple(asked) == tuple(found.losses) == tried
@@ -173,7 +176,8 @@ def test_a_small_fall_counts_only_where_many_images_tell_it(monkeypatch, images,
     """Two percent: twice what 625 images need, and less than the 2.5 percent that 100 do."""
     losses_by_length(monkeypatch, {10: 1.0, 20: 0.8, 40: 0.784, 80: 0.784})
     features, labels = rows([images - 50, 50])
-    found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=(10, 20, 40, 80))
+    config = config_of(batch=700)
+    found = find_length(features, labels, names_of(2), config, (features, labels), ladder=(10, 20, 40, 80))
     assert (found.steps, found.converged) == (steps, True)
 
 
@@ -189,8 +193,9 @@ def test_a_least_length_is_kept_where_the_ladder_has_it(monkeypatch, losses, ste
     ladder = (250, 500, 1_000, 2_000, 4_000)
     losses_by_length(monkeypatch, dict(zip(ladder, losses, strict=True)))
     features, labels = rows([400, 300])
+    config = config_of(batch=700)
     for tried, wanted in ((ladder, steps), (ladder[:2], 500)):
-        found = find_length(features, labels, names_of(2), config_of(), (features, labels), ladder=tried, least=1_000)
+        found = find_length(features, labels, names_of(2), config, (features, labels), ladder=tried, least=1_000)
         assert (found.steps, found.head.steps) == (wanted, wanted)
         assert found.converged is (wanted != 500 or losses[1] == 1.0)
 
@@ -237,6 +242,49 @@ def test_a_length_is_found_where_nothing_can_be_held_out():
     features, labels = rows([1, 1, 1])
     found = find_length(features, labels, names_of(3), config_of(), (features[:0], labels[:0]), ladder=(4, 8, 16))
     assert found.steps == found.head.steps == 4
+    assert not found.converged  # nobody knows
+
+
+def test_two_lengths_of_a_long_epoch_are_not_the_same_training():
+    """Both 5 and 10 steps are one epoch of 100: twice as long is another epoch."""
+    features, labels = rows([60, 40])
+    config = config_of(batch=1, lr=1e-4)
+    found = find_length(features, labels, names_of(2), config, (features, labels), ladder=(5, 10))
+    assert list(found.losses) == [100, 200]
+    assert found.losses[100] != found.losses[200]
+    (one,) = find_length(features, labels, names_of(2), config, (features, labels), ladder=(5,)).losses
+    assert one == 100
+
+
+@pytest.mark.parametrize("batch", [6, 7, 16, 50])
+def test_a_run_passes_over_its_images_as_often_as_the_head_that_was_judged(tmp_path, batch):
+    features, labels = rows([90, 60, 30, 20])
+    np.savez(tmp_path / "x.npz", X=features.numpy(), y=labels)
+    flags = ["--dataset", f"features:{tmp_path / 'x.npz'}", "--features", "raw", "--lr", "0.01", "--device", "cpu"]
+    config = parse([*flags, "--batch-size", str(batch), "--output", str(tmp_path / "run")])[0]
+    whole, found = with_length(config, None, Reporter())
+    table = make_pieces(whole, Reporter()).splits["train"]
+    held = hold_out(table.labels, table.names, fraction=0.2, seed=config.seed)
+    judged = found["steps"] / -(-int((~held).sum()) // batch)
+    assert judged == int(judged)
+    assert found["epochs"] == whole.optim.epochs == pytest.approx(judged, rel=0.2)
+
+
+def test_the_choice_of_features_does_not_hang_on_the_method(tmp_path, monkeypatch):
+    config = fair_probe(tmp_path, monkeypatch, (20, 40))
+    ways = [{"method": "ce"}, {"method": "balanced-softmax", "options": {"tau": 0.25, "defer": "reweight"}},
+            {"method": "car-worst"}]  # fmt: skip
+    first, *others = (with_head_settings(from_dict(way, config), None, Reporter())[1] for way in ways)
+    assert others == [first, first]
+    with pytest.raises(ValueError, match="--features auto chooses a learning rate for AdamW; got --optimizer sgd"):
+        with_head_settings(from_dict({"optim": {"optimizer": "sgd"}}, config), None, Reporter())
+
+
+@pytest.mark.parametrize("method", ["car-worst", "car-balanced", "cb", "safa-r"])
+def test_ranks_that_look_for_a_length_do_not_wait_for_each_other(ranks, method):
+    """Each trains the same head, one of them for longer."""
+    first, second = ranks(head_alone, method, timeout=60)
+    assert first == second
 
 
 def fair_probe(tmp_path, monkeypatch, ladder):

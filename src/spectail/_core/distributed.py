@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
@@ -11,9 +13,23 @@ from torch import Tensor
 Sync: TypeAlias = bool | str | dist.ProcessGroup
 
 
+class _Here:
+    alone = False
+
+
+@contextlib.contextmanager
+def working_alone() -> Iterator[None]:
+    """What a rank does in here is its own business: with ``sync="auto"`` it neither tells the others nor waits."""
+    before, _Here.alone = _Here.alone, True
+    try:
+        yield
+    finally:
+        _Here.alone = before
+
+
 def find_group(sync: Sync) -> dist.ProcessGroup | None:
     """The ranks to synchronise with, or None to work alone."""
-    if sync is False:
+    if sync is False or (_Here.alone and isinstance(sync, str)):
         return None
     running = dist.is_available() and dist.is_initialized()
     if sync is True and not running:
@@ -30,7 +46,7 @@ def find_group(sync: Sync) -> dist.ProcessGroup | None:
 
 def rank_and_world() -> tuple[int, int]:
     """Rank and number of ranks; (0, 1) alone."""
-    running = dist.is_available() and dist.is_initialized()
+    running = dist.is_available() and dist.is_initialized() and not _Here.alone
     return (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
 
 

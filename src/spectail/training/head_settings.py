@@ -19,6 +19,7 @@ from torch import Tensor
 from ..data.datasets import Data
 from ..data.feature_set import FeatureSet
 from ..data.folds import ALWAYS_TRAINED, make_folds
+from ..methods.registry import find_method
 from ..models.feature_transform import FeatureTransform
 from .build import make_pieces
 from .config import PRESETS, CARConfig, OptimConfig, TrainConfig
@@ -31,6 +32,8 @@ AUTO = "auto"
 HEADS = (("standard", 0.0), ("standard", 1.0), ("projected", 0.0), ("projected", 1.0))
 """Features and weight decay. Not raw, whose rate would hang on the scale of the numbers, nor power, which is projected
 without a limit to its directions."""
+JUDGE = "balanced-softmax"
+"""The method that candidates are judged with, in its default settings."""
 FOLDS = 5
 RATE = 0.15
 """Learning rate for one column: a step of AdamW moves a logit by the more, the more columns there are."""
@@ -57,14 +60,21 @@ def with_head_settings(
             "--features auto chooses --lr and --weight-decay too. Leave these out, or say which features: "
             "--features raw, standard, power or projected."
         )
-    plain = replace(config, features="raw", method="ce", optim=replace(config.optim, epochs=1), car=CARConfig())
-    table = make_pieces(from_dict({"method": "balanced-softmax"}, plain), reporter, data).splits["train"]
+    if config.optim.optimizer != "adamw":
+        raise ValueError(
+            f"--features auto chooses a learning rate for AdamW; got --optimizer {config.optim.optimizer}. Leave it "
+            "out, or say which features, and --lr."
+        )
+    plain = replace(
+        config, features="raw", method=JUDGE, options=find_method(JUDGE).load().options, car=CARConfig(),
+        optim=replace(config.optim, epochs=1),
+    )  # fmt: skip
+    table = make_pieces(plain, reporter, data).splits["train"]
     assert isinstance(table, FeatureSet)
     folds, losses = make_folds(table.labels, FOLDS, config.seed), {}
     for kind, decay in HEADS:
         way = replace(plain.optim, lr=rate_for(kind, table.features.shape[1]), weight_decay=decay)
-        tried = from_dict({"method": "balanced-softmax"}, replace(plain, optim=way))
-        losses[kind, decay] = _loss(tried, kind, table, folds)
+        losses[kind, decay] = _loss(replace(plain, optim=way), kind, table, folds)
     found = [losses]
     broadcast_object_list(found)  # ranks must agree, whatever their rounding
     kind, decay = min(found[0], key=lambda head: found[0][head])

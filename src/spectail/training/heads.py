@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from .._core.distributed import working_alone
 from ..counts import ClassCounts
 from ..data.batch import Batch
 from ..data.samplers import DeferredSampler, LongTailSampler
@@ -37,6 +38,7 @@ class Head:
         return torch.cat([inference(part) for part in torch.split(features, 8192)])
 
     @torch.no_grad()
+    @working_alone()
     def loss(self, features: Tensor, labels: Tensor) -> float:
         """The method's own loss, without CAR."""
         self.model.eval()
@@ -53,17 +55,19 @@ def trains_on_arrays(name: str) -> bool:
     return plain and not method.needs_images
 
 
+@working_alone()
 def train_head(
     features: Tensor, labels: NDArray[np.int64], names: Sequence[str], config: TrainConfig, steps: int
 ) -> Head:
-    """Train the head of a run for so many steps, rounded up to whole epochs; ``config`` says everything else.
+    """Train the head of a run for so many steps, rounded to whole epochs; ``config`` says everything else.
 
-    It is the loop of a run for a method of one stage: same order of samplers, optimiser, schedule and CAR.
+    It is the loop of a run for a method of one stage: same order of samplers, optimiser, schedule and CAR. Where there
+    are several ranks, each trains the same head by itself.
     """
     counts = ClassCounts(np.bincount(labels, minlength=len(names)), names)
     batch = min(config.optim.batch_size, len(labels))
-    per_epoch = -(-len(labels) // batch)
-    epochs = max(1, -(-steps // per_epoch))
+    per_epoch = steps_per_epoch(len(labels), config)
+    epochs = max(1, round(steps / per_epoch))
     config = replace(config, optim=replace(config.optim, epochs=epochs))
     generator = torch.Generator().manual_seed(config.seed)
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of our business
@@ -99,6 +103,10 @@ def train_head(
                 step.index += 1
                 method.after_step(model, step)
     return Head(model, method, step.steps)
+
+
+def steps_per_epoch(images: int, config: TrainConfig) -> int:
+    return -(-images // min(config.optim.batch_size, images))
 
 
 def _sampler(

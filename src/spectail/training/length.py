@@ -20,7 +20,7 @@ from ..methods.deferred import LossOptions
 from ..methods.registry import find_method
 from .build import make_pieces
 from .config import CARConfig, TrainConfig
-from .heads import Head, train_head, trains_on_arrays
+from .heads import Head, steps_per_epoch, train_head, trains_on_arrays
 from .reporter import Reporter
 
 LADDER = (250, 500, 1_000, 2_000, 4_000, 8_000)
@@ -43,11 +43,31 @@ class Length:
     """How long training must be, and how that was found."""
 
     head: Head
-    steps: int
     losses: dict[int, float]
     """Held-out loss by length, in the order of trying."""
     converged: bool
-    """False if the loss was still falling when the ladder, or the time, ended."""
+    """False if the loss was still falling when the ladder, or the time, ended, or if nothing was held out."""
+
+    @property
+    def steps(self) -> int:
+        return self.head.steps
+
+
+def whole_epochs(ladder: Sequence[int], per_epoch: int) -> list[int]:
+    """The lengths of a ladder in whole epochs, without those that are then hardly longer than the one before.
+
+    Example:
+        >>> whole_epochs((250, 500, 1_000, 2_000), 68), whole_epochs((250, 500, 1_000, 2_000), 725)
+        ([272, 544, 1020, 2040], [725, 1450, 2175])
+        >>> whole_epochs((250, 500, 1_000), 5_000)  # one length says nothing
+        [5000, 10000]
+    """
+    found: list[int] = []
+    for steps in ladder:
+        whole = -(-steps // per_epoch) * per_epoch
+        if not found or 2 * whole >= 3 * found[-1]:
+            found.append(whole)
+    return found if len(found) > 1 or len(ladder) == 1 else [found[0], 2 * found[0]]
 
 
 def least_steps(config: TrainConfig) -> int:
@@ -67,24 +87,25 @@ def find_length(
 ) -> Length:
     """Train with one length after the other, each with a schedule of its own, until twice as long is no better.
 
-    The length is ``least`` steps or more, if the ladder has them. ``held`` are features and labels that are not trained
-    on.
+    The lengths are those of the ladder in whole epochs, and the one that is found is ``least`` steps or more, if the
+    ladder has them. ``held`` are features and labels that are not trained on.
     """
+    lengths = whole_epochs(ladder, steps_per_epoch(len(labels), config))
     doubt = max(1.0, math.sqrt(MANY / max(len(held[1]), 1)))
     losses: dict[int, float] = {}
     best: Head | None = None
-    for steps in ladder:
+    for steps in lengths:
         head = train_head(features, labels, names, config, steps)
         losses[steps] = head.loss(held[0], torch.from_numpy(held[1]).to(features.device))
         known = list(losses.values())
         if best is not None and not known[-1] < known[-2] - doubt * max(FALL * known[-2], LEAST):
-            enough = next((longer for longer in ladder if longer >= least), ladder[-1])
+            enough = next((longer for longer in lengths if longer >= least), lengths[-1])
             if best.steps < enough:
                 best = head if steps == enough else train_head(features, labels, names, config, enough)
-            return Length(best, max(list(losses)[-2], enough), losses, True)
+            return Length(best, losses, len(held[1]) > 0)
         best = head
     assert best is not None
-    return Length(best, list(losses)[-1], losses, False)
+    return Length(best, losses, False)
 
 
 HELD_OUT = 0.2
@@ -117,8 +138,10 @@ def with_length(config: TrainConfig, data: Data | None, reporter: Reporter) -> t
     broadcast_object_list(found)  # ranks must agree, whatever their rounding
     agreed: dict[str, Any] = found[0]
     why = f"the loss on held-out images stops falling after {agreed['steps']:,} steps"
-    if not agreed["converged"]:
-        why += ", and the loss was still falling: the head is not trained to the end"
+    if not held.any():
+        why = "there are too few images to hold some out and find a length"
+    elif not agreed["converged"]:
+        why = f"after {agreed['steps']:,} steps the loss on held-out images is still falling, and longer is not tried"
     elif str(agreed["steps"]) not in list(agreed["losses"])[:-1]:  # where it stopped falling
         why = f"CAR is trained for {least_steps(config):,} steps at least"
     reporter.start(f"{agreed['epochs']} epochs: {why}")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from numpy.typing import NDArray
 from torch import nn
 
@@ -48,7 +49,9 @@ def head_inputs(
         found = feature_sets(plain, data, preset, accelerator, workers=workers, track=track)
     if transform is None:
         return found
-    transform.cpu().fit_(found["train"].features)
+    fitted = [transform.cpu().fit_(found["train"].features).state_dict()]
+    broadcast_object_list(fitted)  # on another processor the same directions may have other signs
+    transform.load_state_dict(fitted[0])
     return {name: split.with_features(transform(split.features)) for name, split in found.items()}
 
 
