@@ -162,7 +162,7 @@ def as_markdown(part: Part) -> str:
         rows = sorted(rows, key=lambda row: -(figure_of(row, part.metrics[0]).mean or 0.0))[: part.best]
     titles = [TITLES.get(metric, metric.replace("val_", "val ")) for metric in part.metrics]
     names = part.names or [row.cell.label for row in rows]
-    lines = [[name, *(shown(figure_of(row, metric)) for metric in part.metrics), str(len(row.seeds))]
+    lines = [[name, *(shown(figure_of(row, metric), len(row.seeds)) for metric in part.metrics), str(len(row.seeds))]
              for name, row in zip(names, rows, strict=True)]  # fmt: skip
     return markdown(["method", *titles, "seeds"], lines)
 

@@ -182,13 +182,15 @@ def as_table(plan: Plan, rows: list[Row]) -> Table:
         line = [row.cell.label, *(_word(getattr(row.cell, name)) for name in words)]
         line += [row.scale] * several
         for figure, printed in zip(row.figures, with_printed, strict=True):
-            line += [shown(figure)] + ([_plain(figure.published, figure), _signed(figure)] if printed else [])
+            line += [shown(figure, len(row.seeds))] + (
+                [_plain(figure.published, figure), _signed(figure)] if printed else []
+            )
         line += [row.scale] * below
         lines.append((*line, str(len(row.seeds)), row.refused or " ".join(marks[note] for note in row.notes)))
     same = ", ".join(_word(getattr(rows[0].cell, name)) for name, one in fixed.items() if one) if rows else ""
     legend = "; ".join(f"{mark}: {note}" for note, mark in marks.items())
     if any(metric.startswith("above_") for metric in metrics):
-        legend += "; what is above: mean over seeds, paired, ± half of its 95 % interval"
+        legend += "; what is above: mean over seeds, paired, ± half of its 95 % interval; in brackets: of so many seeds"
     title = f"{plan.experiment.title}. Scale {' and '.join(scales)}" + (f"; {same}" if same else "")
     return Table(title, tuple(header), lines, text_columns=1 + len(words) + several, notes=legend)
 
@@ -302,8 +304,15 @@ def _format(figure: Figure) -> str:
             "steps": ",.0f"}.get(figure.metric, ".1f")  # fmt: skip
 
 
-def shown(figure: Figure) -> str:
-    """Mean and deviation, as a table has them; of a distance from the line the mean and half of its interval."""
+def shown(figure: Figure, seeds: int | None = None) -> str:
+    """Mean and deviation, as a table has them; of a distance from the line the mean and half of its interval.
+
+    Where ``seeds`` were run and some have no such figure, the number of those that have one stands behind it.
+
+    Example:
+        >>> shown(Figure("overall", (50.0, 52.0), None), 2), shown(Figure("above_same_tail_overall", (0.5,), None), 3)
+        ('51.0 ± 1.4', '+0.5 (1)')
+    """
     if figure.mean is None:
         return ""
     above = figure.metric.startswith("above_")
@@ -311,7 +320,8 @@ def shown(figure: Figure) -> str:
     mean = f"{figure.mean:{sign}{form}}"
     if mean.startswith("-"):
         mean = MINUS + mean[1:]
-    return mean if figure.std is None else f"{mean} ± {figure.half if above else figure.std:{form}}"
+    of = "" if seeds in (None, len(figure.values)) else f" ({len(figure.values)})"
+    return (mean if figure.std is None else f"{mean} ± {figure.half if above else figure.std:{form}}") + of
 
 
 def _plain(value: float | None, figure: Figure) -> str:
