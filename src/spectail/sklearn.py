@@ -66,7 +66,7 @@ class LongTailClassifier(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimato
             columns after the transform.
         weight_decay: weight decay of AdamW. None leaves the choice to ``"auto"``; a named method then has 0.
         batch_size: rows in a step. None is 128, 256 from about 23,000 rows on, and 512 from about 46,000.
-        max_iter: number of training steps, rounded up to whole passes over the rows. None finds the length: it is
+        max_iter: number of training steps, rounded to whole passes over the rows. None finds the length: it is
             doubled until the loss of held-out rows stops falling.
         options: settings of a named method, as in the ``config.yaml`` of a run: ``{"tau": 1.0}``, or
             ``{"car": {"alpha": 2}}`` for those of CAR.
