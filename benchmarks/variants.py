@@ -1,10 +1,12 @@
 """Variants of `car-worst` that were tried where the backbone is trained too, beside the line of Balanced Softmax.
 
-    python benchmarks/variants.py [--seeds 0 1 2] [--epochs 45] [--methods CrossFitted ...]
+    python benchmarks/variants.py --seeds 0 1 2
+    python benchmarks/variants.py resnet --seeds 0 --root $CIFAR100 --methods "Balanced Softmax, tau 0.75, ..."
+    python benchmarks/variants.py fine-tuned --seeds 0 1 --root $CIFAR100 --init $WEIGHTS
 
 Each was written down with one setting before it was trained, and is reported whatever it gave. Data, network, optimiser
-and length are those of `spectail experiment run purpose --scale complete --dataset glyphs-lt`; the reference rows come
-from its evidence, docs/evidence/scratch.csv. The same methods work with `spectail train --method variants:CrossFitted`.
+and length are those of `spectail experiment run purpose --scale complete`; the reference rows come from its evidence,
+such as docs/evidence/scratch.csv. The same methods work with `spectail train --method variants:CrossFitted`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +41,12 @@ ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "docs" / "evidence"
 WORST = PRESETS["worst"]
 REFERENCES = ("Balanced Softmax", "car-worst")
+SETTINGS = {
+    "scratch": ("scratch", "glyphs-lt", "small-cnn"),
+    "resnet": ("scratch", "cifar100-lt", "vit_small"),
+    "fine-tuned": ("pretrained", "cifar100-lt", "vit_small"),
+}
+"""By the file of evidence with the reference rows."""
 METRICS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "bottom_20pct", "ece",
            "worst_train", "late_gain")  # fmt: skip
 
@@ -160,18 +169,19 @@ VARIANTS = {
 }
 
 
-def runs(seeds: list[int], epochs: int | None, labels: list[str]) -> list[Run]:
+def runs(options: argparse.Namespace, seeds: Iterable[int], labels: Iterable[str]) -> list[Run]:
+    start, dataset, backbone = SETTINGS[options.setting]
     found = []
     for label in labels:
-        cell = Cell("scratch", "glyphs-lt", 100.0, "small-cnn", "balanced-softmax", label)
-        size = sized(cell, "complete", Overrides(epochs=epochs))
+        cell = Cell(start, dataset, 100.0, backbone, "balanced-softmax", label)
+        size = sized(cell, "complete", Overrides(epochs=options.epochs, init=options.init))
         size = replace(size, own=size.own | {"method": f"variants:{VARIANTS[label].__name__}"})
         found += [Run(cell, "complete", size, seed) for seed in seeds]
     return found
 
 
-def rows(done: list[tuple[Run, dict]]) -> list[Row]:
-    known = [row for row in from_csv((EVIDENCE / "scratch.csv").read_text()) if row.cell.label in REFERENCES]
+def rows(setting: str, done: list[tuple[Run, dict]]) -> list[Row]:
+    known = [row for row in from_csv((EVIDENCE / f"{setting}.csv").read_text()) if row.cell.label in REFERENCES]
     distances = {one.metric for one in DISTANCES}
     known = [replace(row, figures=tuple(one for one in row.figures if one.metric not in distances)) for row in known]
     for label in VARIANTS:
@@ -185,7 +195,7 @@ def rows(done: list[tuple[Run, dict]]) -> list[Row]:
             for metric in METRICS
         )  # fmt: skip
         known.append(
-            Row(replace(run.cell, method=run.sized.own["method"]), "complete, own set",
+            Row(replace(run.cell, method=run.sized.own["method"]), known[0].scale,
                 tuple(one.seed for one, _ in mine), figures, run.sized.model, run.sized.epochs, run.sized.notes,
                 data=(results[0]["identity"],), shifts=tuple(results[0]["line"]["shifts"]))
         )  # fmt: skip
@@ -194,25 +204,29 @@ def rows(done: list[tuple[Run, dict]]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("setting", nargs="?", choices=list(SETTINGS), default="scratch")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=None)
     parser.add_argument("--methods", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--root", help="folder of CIFAR-100")
+    parser.add_argument("--init", type=Path, help="weights of tf_efficientnet_lite0")
     parser.add_argument("--folder", type=Path, default=Path("runs/variants"))
-    parser.add_argument("--output", type=Path, default=EVIDENCE / "variants.csv")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.path.append(str(Path(__file__).parent))  # for variants:CrossFitted
-    for run in runs(options.seeds, options.epochs, options.methods):
+    given = {"data": {"root": options.root}} if options.root is not None else {}
+    for run in runs(options, options.seeds, options.methods):
         folder = options.folder / run.name
-        found = dict(train(run.config(folder, device="cpu"), resume=True))
+        found = dict(train(run.config(folder, device="cpu", **given), resume=True))
         figures = ", ".join(f"{name} {found[name]:.1f}" for name in ("overall", "tail", "bottom_10pct"))
         print(f"{run.cell.label}, seed {run.seed}: {figures}", flush=True)
     done = []
-    for run in runs(list(range(10)), options.epochs, list(VARIANTS)):  # those of earlier calls too
+    for run in runs(options, range(10), VARIANTS):  # those of earlier calls too
         path = options.folder / run.name / "results.json"
         if path.exists():
             done.append((run, json.loads(path.read_text())))
-    options.output.write_text(as_csv(SimpleNamespace(experiment=SimpleNamespace(name="variants")), rows(done)))
+    table = as_csv(SimpleNamespace(experiment=SimpleNamespace(name="variants")), rows(options.setting, done))
+    (EVIDENCE / f"variants-{options.setting}.csv").write_text(table)
 
 
 if __name__ == "__main__":
