@@ -1,12 +1,16 @@
 """Variants of `car-worst` that were tried where the backbone is trained too, beside the line of Balanced Softmax.
 
-    python benchmarks/variants.py --seeds 0 1 2
-    python benchmarks/variants.py resnet --seeds 0 --root $CIFAR100 --methods "Balanced Softmax, tau 0.75, ..."
+    python benchmarks/variants.py scratch --seeds 0 1 2
+    python benchmarks/variants.py resnet --seeds 0 --root $CIFAR100
     python benchmarks/variants.py fine-tuned --seeds 0 1 --root $CIFAR100 --init $WEIGHTS
+    python benchmarks/variants.py probe --seeds 0 1 2 3 4 --root $CIFAR100 --init $WEIGHTS
+
+``--methods`` takes some of them only.
 
 Each was written down with one setting before it was trained, and is reported whatever it gave. Data, network, optimiser
-and length are those of `spectail experiment run purpose --scale complete`; the reference rows come from its evidence,
-such as docs/evidence/scratch.csv. The same methods work with `spectail train --method variants:CrossFitted`.
+and length are those of `spectail experiment run purpose --scale complete`, and for a probe those of the heads of
+`trade-off`; the reference rows come from their evidence, such as docs/evidence/scratch.csv. The same methods work with
+`spectail train --method variants:CrossFitted`.
 """
 
 from __future__ import annotations
@@ -40,11 +44,12 @@ from spectail.training.loop import train
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "docs" / "evidence"
 WORST = PRESETS["worst"]
-REFERENCES = ("Balanced Softmax", "car-worst")
+REFERENCES = ("Balanced Softmax", "Balanced Softmax, tau 1", "car-worst", "car-worst, alpha 3")
 SETTINGS = {
     "scratch": ("scratch", "glyphs-lt", "small-cnn"),
     "resnet": ("scratch", "cifar100-lt", "vit_small"),
     "fine-tuned": ("pretrained", "cifar100-lt", "vit_small"),
+    "probe": ("pretrained", "cifar100-lt", "vit_small"),
 }
 """By the file of evidence with the reference rows."""
 METRICS = ("overall", "head", "medium", "tail", "worst_test", "zero_classes", "bottom_10pct", "bottom_20pct", "ece",
@@ -171,12 +176,15 @@ VARIANTS = {
 
 def runs(options: argparse.Namespace, seeds: Iterable[int], labels: Iterable[str]) -> list[Run]:
     start, dataset, backbone = SETTINGS[options.setting]
+    scale, changes = "complete", Overrides(epochs=options.epochs, init=options.init)
+    if options.setting == "probe":
+        scale, changes = "quick", replace(changes, model="tf_efficientnet_lite0", img_size=128, epochs=12)
     found = []
     for label in labels:
         cell = Cell(start, dataset, 100.0, backbone, "balanced-softmax", label)
-        size = sized(cell, "complete", Overrides(epochs=options.epochs, init=options.init))
+        size = sized(cell, scale, changes)
         size = replace(size, own=size.own | {"method": f"variants:{VARIANTS[label].__name__}"})
-        found += [Run(cell, "complete", size, seed) for seed in seeds]
+        found += [Run(cell, scale, size, seed) for seed in seeds]
     return found
 
 

@@ -87,6 +87,7 @@ TABLES = {
     "variants-scratch": Part("variants-scratch", FURTHER),
     "variants-resnet": Part("variants-resnet", FURTHER),
     "variants-fine-tuned": Part("variants-fine-tuned", FURTHER),
+    "variants-probe": Part("variants-probe", FURTHER),
     "resnet": Part("resnet", (*AT_THE_END, "worst_train", "late_gain")),
     "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
