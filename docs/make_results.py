@@ -73,8 +73,8 @@ CHOSEN = ("CE", "CAR, alpha 0.5", "CAR class-wise, alpha 10", "Balanced Softmax,
           "car-worst, alpha 3")  # fmt: skip
 NAMES = ("cross entropy", "CAR, as in the paper", "CAR class-wise", "Balanced Softmax", "`car-balanced`", "`car-worst`")
 SCRATCH = ("CE", "Balanced Softmax", "car-balanced", "car-worst", "CAR, alpha 0.5", "CAR class-wise, alpha 10")
-FURTHER = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "ece", "above_same_tail_overall",
-           "above_same_tail_bottom_10pct", "late_gain")  # fmt: skip
+FURTHER = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "ece", "above_shifted_tail_overall",
+           "above_shifted_tail_bottom_10pct", "late_gain")  # fmt: skip
 DECAY = ("overall", "tail", "bottom_10pct", "bottom_20pct",
          *(f"above_same_tail_{what}" for what in ("overall", "bottom_10pct", "bottom_20pct")))  # fmt: skip
 TABLES = {
@@ -83,7 +83,7 @@ TABLES = {
     "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH),
     "scratch-earlier": Part("scratch-earlier", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH),
     "scratch-further": Part("scratch", FURTHER, without=SCRATCH[2:]),
-    "scratch-long": Part("scratch-long", FURTHER),
+    "scratch-long": Part("scratch-long", (*AT_THE_END, "late_gain")),
     "variants-scratch": Part("variants-scratch", FURTHER),
     "variants-resnet": Part("variants-resnet", FURTHER),
     "variants-fine-tuned": Part("variants-fine-tuned", FURTHER),
