@@ -73,6 +73,8 @@ CHOSEN = ("CE", "CAR, alpha 0.5", "CAR class-wise, alpha 10", "Balanced Softmax,
           "car-worst, alpha 3")  # fmt: skip
 NAMES = ("cross entropy", "CAR, as in the paper", "CAR class-wise", "Balanced Softmax", "`car-balanced`", "`car-worst`")
 SCRATCH = ("CE", "Balanced Softmax", "car-balanced", "car-worst", "CAR, alpha 0.5", "CAR class-wise, alpha 10")
+TRAINED_NAMES = ("cross entropy", "Balanced Softmax", "`car-balanced`", "`car-worst`", "CAR, as in the paper",
+                 "CAR class-wise")  # fmt: skip
 FURTHER = ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct", "ece", "above_shifted_tail_overall",
            "above_shifted_tail_bottom_10pct", "late_gain")  # fmt: skip
 DECAY = ("overall", "tail", "bottom_10pct", "bottom_20pct",
@@ -80,16 +82,18 @@ DECAY = ("overall", "tail", "bottom_10pct", "bottom_20pct",
 TABLES = {
     "readme": Part("probe", ("overall", "head", "medium", "tail", "worst_test", "bottom_10pct"), CHOSEN, names=NAMES),
     "probe": Part("probe", (*AT_THE_END, "above_same_tail_worst_test"), CHOSEN, names=NAMES),
-    "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH),
+    "scratch": Part("scratch", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH, names=TRAINED_NAMES),
     "scratch-earlier": Part("scratch-earlier", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH),
     "scratch-further": Part("scratch", FURTHER, without=SCRATCH[2:]),
-    "scratch-long": Part("scratch-long", (*AT_THE_END, "late_gain")),
+    "scratch-long": Part("scratch-long", (*AT_THE_END, "late_gain"), SCRATCH, names=TRAINED_NAMES),
     "variants-scratch": Part("variants-scratch", FURTHER),
     "variants-resnet": Part("variants-resnet", FURTHER),
     "variants-fine-tuned": Part("variants-fine-tuned", FURTHER),
     "variants-probe": Part("variants-probe", FURTHER),
-    "resnet": Part("resnet", (*AT_THE_END, "worst_train", "late_gain")),
-    "fine-tuned": Part("fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain")),
+    "resnet": Part("resnet", (*AT_THE_END, "worst_train", "late_gain"), SCRATCH[:5], names=TRAINED_NAMES[:5]),
+    "fine-tuned": Part(
+        "fine-tuned", (*AT_THE_END, "above_same_tail_worst_test", "late_gain"), SCRATCH[:5], names=TRAINED_NAMES[:5]
+    ),
     "tuning": Part("tuning", (*AT_THE_END[:10], "above_same_tail_worst_test", "late_gain")),
     "decay": Part("decay", DECAY),
     "decay-own-length": Part("decay-own-length", DECAY),
