@@ -132,6 +132,18 @@ def test_a_line_ends_where_shifting_further_helps_neither_figure():
     assert lines == {(0, 10, 20), (10, 20)}
 
 
+def test_a_method_has_the_same_colour_in_every_figure():
+    def colours(*labels):
+        rows = [drawn(label, (10, 20, 30), (41 + place, 50, 47)) for place, label in enumerate(("CE", *labels))]
+        (axes,) = trade_off(rows).axes
+        return {entry.get_label(): entry[0].get_color() for entry in axes.containers if entry.get_label() in labels}
+
+    several = colours("LDAM-DRW", "car-worst", "Balanced Softmax", "CAR class-wise, mixed", "CAR, mixed")
+    assert len(set(several.values())) == len(several) == 5
+    few = colours("Balanced Softmax", "car-worst")
+    assert few == {name: several[name] for name in few}
+
+
 def test_four_panels_stand_in_two_rows():
     rows = [row(label, overall=(40.0, 41.0), tail=(low, low), bottom_10pct=(low, low), bottom_20pct=(low, low),
                 worst_test=(low, low))

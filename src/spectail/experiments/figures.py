@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,8 @@ from .tables import Row
 GREEN, PALE, TEAL = "#2f7d4f", "#c2a15a", "#1f8a9c"
 COLOURS = (BLUE, MUTED, RED, VIOLET, AMBER, PALE, GREEN, TEAL)
 MARKERS = ("o", "v", "s", "^", "D", "x", "P", "*")
+FIRST = ("Balanced Softmax", "CAR", "CAR class-wise", "car-balanced", "car-worst")
+"""Methods that look the same in every figure."""
 
 
 @styled
@@ -46,9 +48,11 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     down = len(measures) // across
     figure = Figure(figsize=(4.3 * across, 3.6 * down + 1), layout="constrained")
     panels = figure.subplots(down, across, sharey=True, squeeze=False)
+    methods = _methods(known)
+    styles = _styles(methods)
     for axes, (measure, words) in zip(panels.flat, measures.items(), strict=True):
-        styles = itertools.cycle(zip(COLOURS, MARKERS, strict=True))
-        for (name, points), (colour, marker) in zip(_methods(known).items(), styles, strict=False):
+        for name, points in methods.items():
+            colour, marker = styles[name]
             drawn = [row for row in points.values() if row.shifts]
             for row in drawn:
                 _shifted(axes, row, (measure, whole), colour, floor)
@@ -75,6 +79,18 @@ def trade_off(rows: Sequence[Row], title: str = "", marked: Sequence[str] = ()) 
     if title:
         figure.suptitle(title, fontsize=10, wrap=True)
     return figure
+
+
+def _styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each method."""
+    places: dict[str, int] = {}
+    for name in names:
+        method = name.partition(",")[0]
+        if method in FIRST and FIRST.index(method) not in places.values():
+            places[name] = FIRST.index(method)
+    free = itertools.cycle([place for place in range(len(COLOURS)) if place not in places.values()])
+    return {name: (COLOURS[place], MARKERS[place])
+            for name in names for place in (places[name] if name in places else next(free),)}  # fmt: skip
 
 
 def _varies(rows: Sequence[Row], metric: str) -> bool:
