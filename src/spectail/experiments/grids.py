@@ -338,7 +338,7 @@ OWN: dict[str, Grid] = {
         (*GROUPS, "steps"),
     ),
     "purpose": Grid(
-        "What CAR is for: networks trained to the end (use --scale complete)",
+        "What CAR is for: networks trained to the end or close to it (use --scale complete)",
         purpose,
         (*GROUPS, "worst_train", "late_gain"),
     ),
