@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
-from spectail.fit.folds import make_folds
 
+from spectail.data.folds import make_folds
 from spectail.fit import crossfit
 from spectail.fit.candidates import SHIFTS, shifted, trainings
 from spectail.fit.choice import choose_candidate

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from spectail.fit.folds import make_folds
 
+from spectail.data.folds import make_folds
 from spectail.fit.advice import advise
 from spectail.fit.candidates import trainings
 from spectail.fit.crossfit import CrossFit, Table, cross_fit

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import importlib
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -298,6 +300,21 @@ def test_the_package_imports_without_torch(without_torch):
     assert "'CARLoss'" in done.stdout
     asked = run("-c", code.format("spectail.CAR"), path=without_torch)
     assert "torch was imported" in asked.stderr  # the stand-in does stop what needs torch
+
+
+SCRIPTS = [
+    path for folder in ("benchmarks", "docs") for path in sorted((Path(__file__).parents[1] / folder).glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_import_what_exists(path):
+    """No test runs a whole benchmark, so a module that moves would break it unseen."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "spectail":
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}"), name.name
 
 
 def test_everything_is_imported_when_it_is_used():

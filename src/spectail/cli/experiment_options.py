@@ -95,8 +95,8 @@ class Choice:
     """A name from `spectail experiment list`, tables for all tables of the paper, or all for everything."""
     cells: tyro.conf.OmitArgPrefixes[Slice] = field(default_factory=Slice)
     scale: Scale = "quick"
-    """quick: minutes on a CPU; complete: small networks trained to the end; short: the paper's models for a tenth of
-    its epochs; paper: the paper's models and epochs."""
+    """quick: minutes on a CPU; complete: small networks trained to the end or close to it; short: the paper's models
+    for a tenth of its epochs; paper: the paper's models and epochs."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train each cell with."""
     changes: tyro.conf.OmitArgPrefixes[Overrides] = field(default_factory=Overrides)

@@ -13,8 +13,8 @@ Scale = Literal["quick", "complete", "short", "paper"]
 SCALES: dict[str, str] = {
     "quick": "a ResNet-20 for 12 epochs from scratch, and a linear head on frozen features in place of fine-tuning. On"
     " a CPU a run takes seconds to half an hour for CIFAR and glyphs-lt, days for large data sets",
-    "complete": "small networks trained to the end: a small CNN or a ResNet-32 from scratch, an EfficientNet-Lite0"
-    " fine-tuned at 64 pixels. On a CPU a run takes three minutes to two hours for CIFAR and glyphs-lt",
+    "complete": "small networks trained to the end or close to it: a small CNN or a ResNet-32 from scratch, an"
+    " EfficientNet-Lite0 fine-tuned at 64 pixels. On a CPU a run takes minutes to two hours for CIFAR and glyphs-lt",
     "short": "the paper's models for a tenth of its epochs, with small images at their own size",
     "paper": "the paper's models and epochs",
 }
